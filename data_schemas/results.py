@@ -1,0 +1,70 @@
+"""What evaluation and scoring write: outcomes after a landmark, risks, metrics."""
+
+import dataframely as dy
+
+CENSORED, OUTCOME, COMPETING_DEATH = 0, 1, 2
+PREVALENT, DEAD, OUTSIDE_FOLLOW_UP = "prevalent", "dead", "outside_follow_up"
+REASONS = (PREVALENT, DEAD, OUTSIDE_FOLLOW_UP)
+SMALLEST_SHOWN_COUNT = 10  # smaller counts are suppressed in anything meant for others
+MODEL, COX, AGE_SEX = "model", "cox", "age_sex"
+OVERALL = "all"
+
+
+class Outcomes(dy.Schema):
+    """One row a person at risk × outcome: what happened after the landmark.
+
+    `status`: 0 censored, 1 outcome, 2 competing death. On one day: outcome, then death, then censoring.
+    """
+
+    subject_id = dy.Any()
+    landmark_age_days = dy.Float64(nullable=False)
+    outcome = dy.String(nullable=False)
+    time_days = dy.Float64(nullable=False, min_exclusive=0.0)
+    status = dy.Int8(nullable=False, min=0, max=2)
+
+
+class Risks(dy.Schema):
+    """`risks/*.parquet`: every person × outcome × horizon has a row, in the order of the cohort.
+
+    `risk` is the cumulative incidence of the first occurrence with death competing, `reference_risk` that of people
+    of the same sex and age in the training split. Who cannot be scored has a null risk and a `reason`.
+    """
+
+    subject_id = dy.Any()
+    landmark_age_days = dy.Float64(nullable=True)
+    outcome = dy.String(nullable=False)
+    horizon_days = dy.Float64(nullable=False, min_exclusive=0.0)
+    risk = dy.Float64(nullable=True, min=0.0, max=1.0)
+    reference_risk = dy.Float64(nullable=True, min=0.0, max=1.0)
+    reason = dy.String(nullable=True, check=lambda column: column.is_in(REASONS))
+
+
+class Metrics(dy.Schema):
+    """One long table of results: one row a number, with its 95 % interval where it has one.
+
+    `landmark` is a name (`entry`, `entry+5y`), `predictor` one of model, cox, age_sex; `n` people at risk,
+    `n_events` cases up to the horizon.
+    """
+
+    predictor = dy.String(nullable=False)
+    outcome = dy.String(nullable=False)
+    landmark = dy.String(nullable=False)
+    horizon_days = dy.Float64(nullable=False)
+    subgroup = dy.String(nullable=False)
+    metric = dy.String(nullable=False)
+    estimate = dy.Float64(nullable=True)
+    lower = dy.Float64(nullable=True)
+    upper = dy.Float64(nullable=True)
+    n = dy.Int64(nullable=True)
+    n_events = dy.Int64(nullable=True)
+
+
+class FirstOccurrences(dy.Schema):
+    """One row a person × outcome that ever happened: age at the first occurrence, from the full history.
+
+    For a group: the first of any member. For death: the age at death.
+    """
+
+    subject_id = dy.Any()
+    outcome = dy.String(nullable=False)
+    first_age_days = dy.Float64(nullable=False, min=0.0)

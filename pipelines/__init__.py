@@ -1,0 +1,1 @@
+"""Tables to tables with polars: import, split, vocabulary, sequences, outcomes, evaluation. Knows no network."""
