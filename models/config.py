@@ -1,0 +1,48 @@
+"""What a person may decide about a model and its training: one flat list of keys, spelled as in `train_config.json`."""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+ModelSize = Literal["nano", "small", "medium", "huge"]
+
+
+class TrainConfig(BaseModel):
+    """Settings of `deephealth train`, read from YAML; unknown keys are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+    # The network.
+    model_architecture: Literal["event_trajectory_shared_v1"] = Field(
+        "event_trajectory_shared_v1", description="name of the backbone"
+    )
+    model_size: ModelSize = Field("nano", description="size preset of the backbone")
+    n_reasoning_rounds: int = Field(12, ge=1, le=64, description="passes through the shared core; no parameters")
+    time_mode: Literal["absolute", "relative"] = Field(
+        "relative", description="relative adds rotary encoding and a bias by the time between query and event"
+    )
+    mode: Literal["all_future"] = Field("all_future", description="what one prediction is about")
+    head: Literal["weibull"] = Field("weibull", description="form of the hazard after the query")
+    mlp_dropout: float = Field(0.1, ge=0, lt=1, description="dropout on both residual updates of a round")
+    token_dropout: float = Field(0.0, ge=0, lt=1, description="share of events hidden at random during training")
+    max_events: int = Field(512, ge=1, description="events of a history that are read, the latest ones")
+
+    # The training.
+    seed: int = Field(0, ge=0, description="of initial weights, query ages, batches and dropout")
+    batch_size: int = Field(128, ge=1, description="people a step")
+    queries_per_person: int = Field(4, ge=1, description="ages asked for each person in an epoch, drawn afresh")
+    query_at_entry: bool = Field(True, description="one of them is the entry into observation")
+    max_epochs: int = Field(30, ge=1, description="passes over the training people")
+    patience_epochs: int = Field(6, ge=1, description="epochs without a better tuning likelihood before stopping")
+    learning_rate: float = Field(1e-3, gt=0, description="at the end of the warm-up; falls along a cosine")
+    final_learning_rate_share: float = Field(0.05, ge=0, le=1, description="of the learning rate, at the last epoch")
+    warmup_steps: int = Field(100, ge=0, description="steps of linear rise")
+    weight_decay: float = Field(0.1, ge=0, description="on matrices only")
+    clip_gradient_norm: float = Field(1.0, gt=0, description="largest norm of the gradient of one step")
+    checkpoint_every_steps: int = Field(500, ge=1, description="steps between saved states, besides each epoch's end")
+
+    @model_validator(mode="after")
+    def _some_query_is_drawn(self) -> "TrainConfig":
+        if self.query_at_entry and self.queries_per_person < 2:
+            raise ValueError("query_at_entry needs queries_per_person of 2 or more, so that later ages are seen too")
+        return self

@@ -1,0 +1,44 @@
+"""From the hidden state of a query to the hazards of every cause.
+
+D width, K outcomes; leading dimensions are free.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from models.cause_hazards import WeibullHazards
+from models.vocabulary_layout import VocabularyLayout
+
+_LOG_LARGEST_SHAPE = math.log(10.0)  # ρ stays within [0.1, 10]
+
+
+class WeibullHead(nn.Module):
+    """Two numbers a cause by an untied linear map: log cumulative hazard at the anchor, and the shape.
+
+    The map starts at zero: ρ = 1 and σ = exp(-b_k), so training starts from the population's rates b_k.
+    """
+
+    log_rates_per_year: Tensor
+
+    def __init__(self, width: int, layout: VocabularyLayout) -> None:
+        """Keep the rates as a persistent buffer; they are data, not parameters."""
+        super().__init__()
+        self.death_outcome = layout.death_outcome
+        self.anchor_proj = nn.Linear(width, layout.n_outcomes)
+        self.shape_proj = nn.Linear(width, layout.n_outcomes)
+        self.register_buffer("log_rates_per_year", torch.tensor(layout.log_rate_per_year, dtype=torch.float32))
+        for parameter in self.parameters():
+            nn.init.zeros_(parameter)
+
+    def forward(self, hidden: Tensor) -> WeibullHazards:
+        """Map hidden states [...,D] to hazards [...,K], float32 also under autocast."""
+        with torch.autocast(hidden.device.type, enabled=False):
+            state = hidden.to(self.anchor_proj.weight.dtype)
+            start = self.log_rates_per_year + math.log(WeibullHazards.ANCHOR_YEARS)  # log H at the anchor when ρ = 1
+            log_shape = _LOG_LARGEST_SHAPE * torch.tanh(self.shape_proj(state) / _LOG_LARGEST_SHAPE)
+            return WeibullHazards(start + self.anchor_proj(state), log_shape, self.death_outcome)
+
+
+HEADS = {"weibull": WeibullHead}

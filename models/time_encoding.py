@@ -1,0 +1,115 @@
+"""How time enters a network: age encoding, rotary encoding of time, bias by the gap between two times.
+
+Angles and gaps are formed in float64: 40,000 days against a wavelength of 60 days leave too few digits in float32.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from data_schemas.age_units import DAYS_PER_YEAR
+
+_LEGENDRE_SPAN_YEARS = 100.0  # ages 0 … 100 are mapped to -1 … 1
+_N_LEGENDRE = 5  # P0 … P4
+_SINUSOID_WAVELENGTHS_YEARS = (0.5, 200.0)
+_ROTARY_WAVELENGTHS_DAYS = (60.0, 120.0 * DAYS_PER_YEAR)
+_GAP_CENTRES_DAYS = (1.0, 80.0 * DAYS_PER_YEAR)  # the first of the 16 centres is 0
+N_GAP_FEATURES = 16
+
+
+def log_spaced(low: float, high: float, count: int) -> Tensor:
+    """Return `count` numbers from low to high at equal ratios, float64."""
+    return torch.exp(torch.linspace(math.log(low), math.log(high), count, dtype=torch.float64))
+
+
+class AgeEncoding(nn.Module):
+    """Age as a vector: a linear map of Legendre polynomials plus a parameter-free sinusoidal encoding.
+
+    The polynomials carry slow trends over a life, the sinusoids tell near ages apart.
+    """
+
+    wavelengths_years: Tensor
+
+    def __init__(self, width: int) -> None:
+        """Make the linear map 5 → width; the sinusoids have no parameters."""
+        super().__init__()
+        self.legendre_proj = nn.Linear(_N_LEGENDRE, width, bias=False)
+        wavelengths = log_spaced(*_SINUSOID_WAVELENGTHS_YEARS, width // 2)
+        self.register_buffer("wavelengths_years", wavelengths, persistent=False)
+
+    def forward(self, age_days: Tensor) -> Tensor:
+        """Map ages [...] in days to vectors [...,D]."""
+        age_years = age_days.double() / DAYS_PER_YEAR
+        angles = 2 * math.pi * age_years[..., None] / self.wavelengths_years
+        sinusoids = torch.cat([angles.sin(), angles.cos()], dim=-1) * SINUSOID_SCALE
+        weight = self.legendre_proj.weight
+        encoded: Tensor = self.legendre_proj(_legendre(age_years).to(weight.dtype)) + sinusoids.to(weight.dtype)
+        return encoded
+
+
+# The sinusoids are as large as a token embedding at its start; at full size they would drown it.
+TOKEN_STD = 0.1
+SINUSOID_SCALE = TOKEN_STD
+
+
+def _legendre(age_years: Tensor) -> Tensor:
+    """P0 … P4 of age scaled to -1 … 1; [...] → [...,5]."""
+    x = 2 * age_years / _LEGENDRE_SPAN_YEARS - 1
+    return torch.stack(
+        [torch.ones_like(x), x, (3 * x**2 - 1) / 2, (5 * x**3 - 3 * x) / 2, (35 * x**4 - 30 * x**2 + 3) / 8], dim=-1
+    )
+
+
+class TimeRotation(nn.Module):
+    """Rotary encoding of time: pairs (i, i + width/2) turn by 2π·age/wavelength, so products see differences only.
+
+    Su et al. 2021 (arXiv:2104.09864) with times in place of positions.
+    """
+
+    wavelengths_days: Tensor
+
+    def __init__(self, width: int) -> None:
+        """Space width/2 wavelengths evenly in logarithm from 60 days to 120 years."""
+        super().__init__()
+        wavelengths = log_spaced(*_ROTARY_WAVELENGTHS_DAYS, width // 2)
+        self.register_buffer("wavelengths_days", wavelengths, persistent=False)
+
+    def angles(self, age_days: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Return cosine and sine [...,width/2] for ages [...]."""
+        angles = 2 * math.pi * age_days.double()[..., None] / self.wavelengths_days
+        return angles.cos().to(dtype), angles.sin().to(dtype)
+
+
+def rotate(vectors: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    """Turn vectors [...,width] by angles whose cosine and sine [...,width/2] broadcast against them."""
+    first, second = vectors.chunk(2, dim=-1)
+    return torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1)
+
+
+class GapBias(nn.Module):
+    """Attention bias by the time between query and event: Gaussian features of log1p(gap in days), mapped to heads.
+
+    phi_j = exp(-((log1p(gap) - log1p(c_j)) / w_j)^2 / 2); 16 fixed centres c_j (0, then 1 day … 80 years), learned
+    log-widths. The map starts at zero, so attention starts unbiased and the map has a gradient from the first step.
+    """
+
+    log_centres: Tensor
+
+    def __init__(self, n_heads: int) -> None:
+        """Start the widths at the mean spacing of the centres."""
+        super().__init__()
+        centres = torch.cat([torch.zeros(1, dtype=torch.float64), log_spaced(*_GAP_CENTRES_DAYS, N_GAP_FEATURES - 1)])
+        self.register_buffer("log_centres", torch.log1p(centres), persistent=False)
+        spacing = self.log_centres.diff().mean().item()
+        self.log_widths = nn.Parameter(torch.full((N_GAP_FEATURES,), math.log(spacing)))
+        self.rbf_proj = nn.Linear(N_GAP_FEATURES, n_heads, bias=False)
+        self.time_bias_scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, query_age_days: Tensor, event_age_days: Tensor) -> Tensor:
+        """Return the bias [B,H,Q,L] for query ages [B,Q] and event ages [B,L]; gaps of unseen events count as 0."""
+        gap_days = (query_age_days.double()[:, :, None] - event_age_days.double()[:, None, :]).clamp(min=0)
+        distance = (torch.log1p(gap_days)[..., None] - self.log_centres).to(self.log_widths.dtype)
+        features = torch.exp(-0.5 * (distance / self.log_widths.exp()) ** 2)  # [B,Q,L,16]
+        bias: Tensor = self.time_bias_scale * self.rbf_proj(features)
+        return bias.permute(0, 3, 1, 2)

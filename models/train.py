@@ -1,0 +1,216 @@
+"""The training loop: straight code, resumable, the same weights whether or not it was interrupted."""
+
+import json
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from data_schemas.sequence_batch import FutureTargets, SequenceBatch
+from models.checkpoints import read_tensors, write_tensors
+from models.config import TrainConfig
+from models.losses import all_future_negative_log_likelihood
+from models.risk_model import RiskModel
+
+STATE_FILE = "training_state.safetensors"
+
+
+class Batches(Protocol):
+    """Where batches come from; the plan of an epoch follows from its number alone."""
+
+    def count(self) -> int:
+        """Return the number of training batches of an epoch."""
+
+    def training(self, epoch: int, skip: int) -> Iterator[tuple[SequenceBatch, FutureTargets]]:
+        """Yield the batches of an epoch, without the first `skip`."""
+
+    def tuning(self) -> Iterator[tuple[SequenceBatch, FutureTargets]]:
+        """Yield the tuning batches, the same at every call."""
+
+
+@dataclass
+class Progress:
+    """Where training stands; everything besides tensors that a resumed run needs."""
+
+    epoch: int = 0
+    batch_in_epoch: int = 0
+    step: int = 0
+    epoch_loss: float = 0.0
+    best_tuning_loss: float = math.inf
+    best_epoch: int = -1
+    finished: bool = False
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """One step: negative log-likelihood a query (nats), learning rate, and speed since the last record."""
+
+    step: int
+    epoch: int
+    loss: float
+    learning_rate: float
+    events_per_second: float
+
+
+@dataclass(frozen=True)
+class EpochRecord:
+    """One pass over the training people, judged on the tuning people (nats a query)."""
+
+    epoch: int
+    step: int
+    training_loss: float
+    tuning_loss: float
+    is_best: bool
+
+
+def train(config: TrainConfig, model: RiskModel, batches: Batches, folder: Path) -> Iterator[StepRecord | EpochRecord]:
+    """Train `model` in place, yielding a record a step and an epoch; it ends with the weights of the best epoch.
+
+    `folder` keeps the state of the run. Called again with the same arguments after an interruption it goes on from
+    there, and ends with the very weights of an undisturbed run: query ages, batches and dropout follow from seed,
+    epoch and step, not from how long the process has lived.
+
+    Raises:
+        FloatingPointError: the loss is no longer finite.
+    """
+    # 1. Optimizer, and the place where an earlier call was interrupted.
+    optimizer = _optimizer(model, config)
+    best = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    progress = _restore(folder / STATE_FILE, model, optimizer, best)
+    total_steps = batches.count() * config.max_epochs
+    device = next(model.parameters()).device
+
+    while not progress.finished:
+        # 2. One epoch of steps.
+        model.train()
+        for batch, targets in batches.training(progress.epoch, progress.batch_in_epoch):
+            started = time.perf_counter()
+            torch.manual_seed(_step_seed(config.seed, progress.step))
+            rate = _learning_rate(config, progress.step, total_steps)
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+            batch_loss = mean_loss(model, _drop_tokens(batch.to(device), config.token_dropout), targets.to(device))
+            if not torch.isfinite(batch_loss):
+                raise FloatingPointError(
+                    f"the loss is {batch_loss.item()} at step {progress.step}; try a lower learning rate"
+                )
+            optimizer.zero_grad(set_to_none=True)
+            batch_loss.backward()  # type: ignore[no-untyped-call]
+            nn.utils.clip_grad_norm_(model.parameters(), config.clip_gradient_norm)
+            optimizer.step()
+
+            loss = batch_loss.item()
+            progress.step += 1
+            progress.batch_in_epoch += 1
+            progress.epoch_loss += loss
+            speed = int(batch.valid.sum()) / (time.perf_counter() - started)
+            yield StepRecord(progress.step, progress.epoch, loss, rate, speed)
+            if progress.step % config.checkpoint_every_steps == 0:
+                _save(folder / STATE_FILE, model, optimizer, best, progress)
+
+        # 3. Judge the epoch on the tuning people; stop when nothing has improved for a while.
+        tuning_loss = evaluate_loss(model, batches.tuning())
+        is_best = tuning_loss < progress.best_tuning_loss
+        if is_best:
+            progress.best_tuning_loss, progress.best_epoch = tuning_loss, progress.epoch
+            best = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        record = EpochRecord(
+            progress.epoch, progress.step, progress.epoch_loss / progress.batch_in_epoch, tuning_loss, is_best
+        )
+        waited = progress.epoch - progress.best_epoch
+        progress.epoch, progress.batch_in_epoch, progress.epoch_loss = progress.epoch + 1, 0, 0.0
+        progress.finished = progress.epoch >= config.max_epochs or waited >= config.patience_epochs
+        _save(folder / STATE_FILE, model, optimizer, best, progress)
+        yield record
+
+    # 4. The best epoch is the result.
+    model.load_state_dict(best)
+    model.eval()
+
+
+def mean_loss(model: RiskModel, batch: SequenceBatch, targets: FutureTargets) -> Tensor:
+    """Return the mean negative log-likelihood over the valid queries of a batch, in nats."""
+    losses = all_future_negative_log_likelihood(model(batch), targets)
+    valid = batch.query_valid
+    return torch.where(valid, losses, 0.0).sum() / valid.sum()
+
+
+@torch.no_grad()
+def evaluate_loss(model: RiskModel, batches: Iterator[tuple[SequenceBatch, FutureTargets]]) -> float:
+    """Return the mean negative log-likelihood a query over all batches, in nats."""
+    model.eval()
+    device = next(model.parameters()).device
+    total, count = 0.0, 0
+    for batch, targets in batches:
+        n_queries = int(batch.query_valid.sum())
+        total += mean_loss(model, batch.to(device), targets.to(device)).item() * n_queries
+        count += n_queries
+    return total / max(count, 1)
+
+
+def read_progress(folder: Path) -> Progress | None:
+    """Return where a run stands, or None where it has not saved anything yet."""
+    path = folder / STATE_FILE
+    return Progress(**json.loads(read_tensors(path)[1]["progress"])) if path.exists() else None
+
+
+def _optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
+    """AdamW (Loshchilov & Hutter 2019); norms, biases, scales and single vectors do not decay."""
+    matrices = [p for p in model.parameters() if p.ndim >= 2]
+    others = [p for p in model.parameters() if p.ndim < 2]
+    groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=(0.9, 0.99))
+
+
+def _learning_rate(config: TrainConfig, step: int, total_steps: int) -> float:
+    """Linear warm-up, then half a cosine down to the final share."""
+    if step < config.warmup_steps:
+        return config.learning_rate * (step + 1) / config.warmup_steps
+    done = (step - config.warmup_steps) / max(total_steps - config.warmup_steps, 1)
+    low = config.final_learning_rate_share
+    return config.learning_rate * (low + (1 - low) * 0.5 * (1 + math.cos(math.pi * min(done, 1.0))))
+
+
+def _drop_tokens(batch: SequenceBatch, share: float) -> SequenceBatch:
+    """Hide a random share of the events from the network."""
+    if share == 0:
+        return batch
+    kept = torch.rand(batch.valid.shape, device=batch.valid.device) >= share
+    return replace(batch, valid=batch.valid & kept)
+
+
+def _step_seed(seed: int, step: int) -> int:
+    """Give every step dropout of its own, whether or not the run was interrupted before it."""
+    return (seed * 1_000_003 + step + 1) % 2**63
+
+
+def _save(
+    path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, best: dict[str, Tensor], progress: Progress
+) -> None:
+    tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    tensors |= {f"best.{name}": tensor for name, tensor in best.items()}
+    for name, parameter in model.named_parameters():
+        tensors |= {f"optimizer.{name}.{key}": value for key, value in optimizer.state[parameter].items()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # One tensor each: safetensors refuses two names for one memory.
+    copies = {name: tensor.detach().clone() for name, tensor in tensors.items()}
+    write_tensors(path, copies, {"progress": json.dumps(asdict(progress))})
+
+
+def _restore(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, best: dict[str, Tensor]) -> Progress:
+    if not path.exists():
+        return Progress()
+    tensors, metadata = read_tensors(path)
+    model.load_state_dict({name: tensors[f"model.{name}"] for name in model.state_dict()})
+    best.update({name: tensors[f"best.{name}"] for name in best})
+    for name, parameter in model.named_parameters():
+        prefix = f"optimizer.{name}."
+        state = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+        if state:
+            optimizer.state[parameter] = state
+    return Progress(**json.loads(metadata["progress"]))

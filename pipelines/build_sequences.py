@@ -1,0 +1,72 @@
+"""Turn events into sequences: one row a person with the list of tokens, ages and values, and the first occurrences.
+
+Training, evaluation and scoring all encode people through `build_sequences`.
+"""
+
+import polars as pl
+
+from data_schemas.age_units import round_to_age_step
+from data_schemas.cohort import SEXES, Events, Subjects
+from data_schemas.dataset import COVARIATE, DEATH, DISEASE, Sequences, Vocabulary
+from data_schemas.results import FirstOccurrences
+from pipelines.find_first_occurrences import find_first_occurrences
+
+_ORDER_ON_ONE_DAY = {COVARIATE: 0, DISEASE: 1, DEATH: 2}
+
+
+def build_sequences(subjects: pl.DataFrame, events: pl.LazyFrame, vocabulary: pl.DataFrame) -> pl.DataFrame:
+    """Return one row a subject (`Sequences`), in the order of `subjects`; who has no events has empty lists.
+
+    Codes that are not in the vocabulary are left out; count them with `count_unknown_codes`.
+    """
+    firsts = find_first_occurrences(events, vocabulary)
+    lists = [_event_lists(events, vocabulary), _first_occurrence_lists(firsts, vocabulary)]
+    people = subjects.lazy().select(
+        Subjects.subject_id.col,
+        Subjects.sex.col.replace_strict({sex: row for row, sex in enumerate(SEXES)}, return_dtype=pl.Int8),
+        round_to_age_step(Subjects.entry_age_days.col),
+        round_to_age_step(Subjects.exit_age_days.col),
+    )
+    for table in lists:
+        people = people.join(table, on=Subjects.subject_id.name, how="left", maintain_order="left")
+    empty_if_none = [
+        pl.col(name).fill_null([])
+        for name in Sequences.column_names()
+        if isinstance(Sequences.columns()[name].dtype, pl.List)
+    ]
+    return people.with_columns(empty_if_none).select(Sequences.column_names()).collect()
+
+
+def count_unknown_codes(events: pl.LazyFrame, vocabulary: pl.DataFrame) -> int:
+    """Count the events whose code the vocabulary does not know."""
+    known = vocabulary.select(Vocabulary.code.name).lazy()
+    return int(events.join(known, on=Events.code.name, how="anti").select(pl.len()).collect().item())
+
+
+def _event_lists(events: pl.LazyFrame, vocabulary: pl.DataFrame) -> pl.LazyFrame:
+    encoded = vocabulary.lazy().select(Vocabulary.code.col, Vocabulary.token.col, Vocabulary.role.col)
+    order = Vocabulary.role.col.replace_strict(_ORDER_ON_ONE_DAY, return_dtype=pl.Int8)
+    return (
+        events.join(encoded, on=Events.code.name, how="inner")
+        .with_columns(round_to_age_step(Events.age_days.col))
+        .sort(Events.subject_id.col, Events.age_days.col, order, Vocabulary.token.col, Events.numeric_value.col)
+        .group_by(Events.subject_id.name, maintain_order=True)
+        .agg(
+            Vocabulary.token.col.cast(pl.Int32).alias(Sequences.tokens.name),
+            Events.age_days.col.alias(Sequences.ages_days.name),
+            Events.numeric_value.col.cast(pl.Float32).alias(Sequences.values.name),
+        )
+    )
+
+
+def _first_occurrence_lists(firsts: pl.LazyFrame, vocabulary: pl.DataFrame) -> pl.LazyFrame:
+    tokens = vocabulary.lazy().select(Vocabulary.code.col.alias(FirstOccurrences.outcome.name), Vocabulary.token.col)
+    return (
+        firsts.join(tokens, on=FirstOccurrences.outcome.name)
+        .sort(FirstOccurrences.subject_id.name, Vocabulary.token.name)
+        .group_by(FirstOccurrences.subject_id.name, maintain_order=True)
+        .agg(
+            Vocabulary.token.col.cast(pl.Int32).alias(Sequences.first_tokens.name),
+            round_to_age_step(FirstOccurrences.first_age_days.col).alias(Sequences.first_ages_days.name),
+        )
+    )

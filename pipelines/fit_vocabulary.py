@@ -1,0 +1,170 @@
+"""Fit the vocabulary on the training split: which codes there are, their role, how often, and how values scale."""
+
+import fnmatch
+
+import polars as pl
+
+from data_schemas.age_units import DAYS_PER_YEAR
+from data_schemas.cohort import DEATH_CODE, Codes, Events, Subjects
+from data_schemas.dataset import (
+    COVARIATE,
+    DEATH,
+    DISEASE,
+    GROUP,
+    NO_EVENT,
+    OUTCOME_ROLES,
+    PAD,
+    QUERY,
+    Vocabulary,
+)
+from data_schemas.errors import UsageError
+from data_schemas.results import FirstOccurrences
+from pipelines.find_first_occurrences import find_first_occurrences
+from pipelines.prepare_config import PrepareConfig
+
+_CENTRAL_QUANTILES = (0.005, 0.995)  # of a covariate's training values; the rest does not set its scale
+_SPECIAL_ROWS = ((PAD, PAD), (QUERY, QUERY), (NO_EVENT, NO_EVENT))
+_ROLE_ORDER = (DISEASE, GROUP, DEATH, COVARIATE)
+
+
+def fit_vocabulary(
+    train_subjects: pl.DataFrame, train_events: pl.LazyFrame, codes: pl.DataFrame, config: PrepareConfig
+) -> pl.DataFrame:
+    """Return the vocabulary (`Vocabulary`), fitted on the people and events of the training split alone.
+
+    Tokens 0 to 2 are pad, query and no_event; then diseases, groups, death and covariates, each by code.
+
+    Raises:
+        UsageError: a group has the name of a code, no members, or a member that no training person has.
+    """
+    counts = _count_codes(train_events)
+    kept = counts.filter((Vocabulary.n_subjects.col >= config.min_subjects) | (Events.code.col == DEATH_CODE))
+    rows = _with_death(kept).join(codes, on=Codes.code.name, how="left").with_columns(_role(_input_only(kept, config)))
+    _check_groups(config, counts)
+    listed = pl.concat([_special_rows(), rows, _group_rows(config)], how="diagonal").select(
+        pl.lit(None, dtype=pl.Int64).alias(Vocabulary.token.name),
+        *(
+            pl.col(name)
+            for name in Vocabulary.column_names()
+            if name in rows.columns or name == Vocabulary.members.name
+        ),
+    )
+    order = pl.col(Vocabulary.role.name).replace_strict({role: i for i, role in enumerate(_ROLE_ORDER)}, default=-1)
+    numbered = (
+        listed.with_row_index("position")
+        .sort(order, pl.when(order < 0).then("position"), Vocabulary.code.name)
+        .with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias(Vocabulary.token.name))
+    )
+    return _with_rates(numbered, train_subjects, train_events)
+
+
+def _count_codes(events: pl.LazyFrame) -> pl.DataFrame:
+    """Return one row a code: people who have it, and the trimmed mean and standard deviation of its values."""
+    value = Events.numeric_value.col
+    low, high = (value.quantile(q) for q in _CENTRAL_QUANTILES)
+    central = value.filter(value.is_between(low, high))
+    # A constant value has no spread to scale by; 1 leaves it at zero after centring.
+    spread = pl.when(central.std() > 0).then(central.std()).when(value.count() > 0).then(1.0)
+    return (
+        events.group_by(Events.code.name)
+        .agg(
+            Events.subject_id.col.n_unique().cast(pl.Int64).alias(Vocabulary.n_subjects.name),
+            central.mean().alias(Vocabulary.mean.name),
+            spread.alias(Vocabulary.std.name),
+        )
+        .collect()
+    )
+
+
+def _with_death(counts: pl.DataFrame) -> pl.DataFrame:
+    """Death competes with every outcome and so is always there, also where nobody in training died."""
+    if DEATH_CODE in counts[Events.code.name]:
+        return counts
+    death = pl.DataFrame({Events.code.name: [DEATH_CODE], Vocabulary.n_subjects.name: [0]})
+    return pl.concat([counts, death], how="diagonal")
+
+
+def _input_only(counts: pl.DataFrame, config: PrepareConfig) -> list[str]:
+    patterns = config.input_only_codes
+    return [code for code in counts[Events.code.name] if any(fnmatch.fnmatchcase(code, p) for p in patterns)]
+
+
+def _role(input_only: list[str]) -> pl.Expr:
+    """Death by its code; input-only by settings or by the cohort; a code with values is a covariate; else a disease."""
+    return (
+        pl.when(Events.code.col == DEATH_CODE).then(pl.lit(DEATH))
+        .when(Events.code.col.is_in(input_only)).then(pl.lit(COVARIATE))
+        .when(Codes.kind.col.is_not_null()).then(Codes.kind.col)
+        .when(Vocabulary.mean.col.is_not_null()).then(pl.lit(COVARIATE))
+        .otherwise(pl.lit(DISEASE))
+        .alias(Vocabulary.role.name)
+    )  # fmt: skip
+
+
+def _special_rows() -> pl.DataFrame:
+    return pl.DataFrame(
+        {
+            Vocabulary.code.name: [code for code, _ in _SPECIAL_ROWS],
+            Vocabulary.role.name: [role for _, role in _SPECIAL_ROWS],
+            Vocabulary.n_subjects.name: [0] * len(_SPECIAL_ROWS),
+        }
+    )
+
+
+def _group_rows(config: PrepareConfig) -> pl.DataFrame:
+    return pl.DataFrame(
+        {
+            Vocabulary.code.name: list(config.groups),
+            Vocabulary.role.name: [GROUP] * len(config.groups),
+            Vocabulary.n_subjects.name: [0] * len(config.groups),
+            Vocabulary.members.name: [list(members) for members in config.groups.values()],
+        },
+        schema_overrides={
+            Vocabulary.code.name: pl.String,
+            Vocabulary.role.name: pl.String,
+            Vocabulary.n_subjects.name: pl.Int64,
+            Vocabulary.members.name: pl.List(pl.String),
+        },
+    )
+
+
+def _check_groups(config: PrepareConfig, counts: pl.DataFrame) -> None:
+    seen = set(counts[Events.code.name])
+    for name, members in config.groups.items():
+        if name in seen:
+            raise UsageError(f"groups: '{name}' is also the name of a code; give the group another name")
+        missing = sorted(set(members) - seen)
+        if missing or not members:
+            raise UsageError(
+                f"groups: '{name}' names codes that no training person has: {', '.join(missing) or 'none'}"
+            )
+
+
+def _with_rates(vocabulary: pl.DataFrame, subjects: pl.DataFrame, events: pl.LazyFrame) -> pl.DataFrame:
+    """Add the first occurrences under observation and the person-years at risk of each outcome."""
+    entry, exit_, first = Subjects.entry_age_days.col, Subjects.exit_age_days.col, FirstOccurrences.first_age_days.col
+    all_days = subjects.select((exit_ - entry).sum()).item()
+    lost = pl.when(first <= entry).then(exit_ - entry).when(first < exit_).then(exit_ - first).otherwise(0.0)
+    happened = (first > entry) & (first <= exit_)
+    by_outcome = (
+        find_first_occurrences(events, vocabulary)
+        .join(subjects.lazy().select(Subjects.subject_id.name, entry, exit_), on=Subjects.subject_id.name)
+        .group_by(FirstOccurrences.outcome.col.alias(Vocabulary.code.name))
+        .agg(
+            pl.len().cast(pl.Int64).alias("n_ever"),
+            happened.sum().cast(pl.Int64).alias(Vocabulary.n_events.name),
+            ((all_days - lost.sum()) / DAYS_PER_YEAR).alias(Vocabulary.person_years.name),
+        )
+        .collect()
+    )
+    is_outcome = Vocabulary.role.col.is_in(OUTCOME_ROLES)
+    n_people = pl.when(Vocabulary.role.col == GROUP).then(pl.col("n_ever").fill_null(0))
+    return (
+        vocabulary.join(by_outcome, on=Vocabulary.code.name, how="left", maintain_order="left")
+        .with_columns(
+            pl.coalesce(n_people, Vocabulary.n_subjects.col).alias(Vocabulary.n_subjects.name),
+            pl.when(is_outcome).then(Vocabulary.n_events.col.fill_null(0)),
+            pl.when(is_outcome).then(Vocabulary.person_years.col.fill_null(all_days / DAYS_PER_YEAR)),
+        )
+        .pipe(Vocabulary.validate, cast=True)
+    )

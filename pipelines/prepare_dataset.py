@@ -1,0 +1,174 @@
+"""Prepare a cohort for training: split, vocabulary, reference rates, sequences, manifest.
+
+A stage whose inputs have not changed is not run again; a dataset appears whole or not at all.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from data_schemas.cohort import CODES_FILE, SPLITS, SUBJECTS_FILE, TRAIN, Events, Subjects
+from data_schemas.dataset import (
+    MANIFEST_FILE,
+    OUTCOME_ROLES,
+    REFERENCE_FILE,
+    SEQUENCES_FOLDER,
+    VOCABULARY_FILE,
+    Vocabulary,
+)
+from data_schemas.errors import InputContractError, UsageError, Violation
+from pipelines.assign_splits import assign_splits, count_by_split
+from pipelines.build_sequences import build_sequences, count_unknown_codes
+from pipelines.find_first_occurrences import find_first_occurrences
+from pipelines.fit_reference_rates import fit_reference_rates
+from pipelines.fit_vocabulary import fit_vocabulary
+from pipelines.prepare_config import PrepareConfig
+from pipelines.sequence_files import write_sequences
+from pipelines.tables_on_disk import (
+    event_files,
+    hash_file,
+    read_codes,
+    read_json,
+    read_subjects,
+    scan_events,
+    write_json,
+    write_parquet,
+)
+
+_FORMAT = 1  # raised when the layout of a dataset changes, so that an old one is made anew
+
+
+@dataclass(frozen=True)
+class PreparedDataset:
+    """Where the dataset lies, whether this call made it, and its manifest."""
+
+    folder: Path
+    fresh: bool
+    manifest: dict[str, Any]
+
+    @property
+    def summary_lines(self) -> list[str]:
+        """Say in a few lines what the dataset holds."""
+        counts = self.manifest["counts"]
+        people = ", ".join(f"{n:,} {split}" for split, n in counts["people"].items())
+        state = "prepared" if self.fresh else "nothing has changed since it was prepared; kept as it is"
+        return [
+            state,
+            f"people: {people}",
+            f"vocabulary: {counts['tokens']:,} tokens, {counts['outcomes']:,} outcomes",
+            f"events: {counts['events']:,}, {counts['unknown_code_events']:,} with a code outside the vocabulary",
+        ]
+
+
+def prepare_dataset(cohort: Path, out: Path, config: PrepareConfig) -> PreparedDataset:
+    """Write `out` from an imported cohort, unless it already is what this cohort and these settings give.
+
+    Raises:
+        InputContractError: the cohort is missing or incomplete, or nobody falls into the training split.
+        UsageError: `out` is a folder with something else in it.
+    """
+    source = fingerprint_cohort(cohort)
+    settings = config.model_dump(mode="json")
+    existing = _existing_manifest(out)
+    if existing and (existing["format"], existing["source"], existing["settings"]) == (_FORMAT, source, settings):
+        return PreparedDataset(out, fresh=False, manifest=existing)
+    temporary = out.with_name(f".{out.name}.{os.getpid()}.part")
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        counts = _write_tables(cohort, temporary, config)
+        manifest = {
+            "format": _FORMAT,
+            "source": source,
+            "settings": settings,
+            "counts": counts,
+            "versions": {"deephealth": version("deephealth"), "polars": version("polars")},
+            "content_sha256": _hash_folder(temporary),
+        }
+        write_json(manifest, temporary / MANIFEST_FILE)
+        shutil.rmtree(out, ignore_errors=True)
+        temporary.replace(out)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return PreparedDataset(out, fresh=True, manifest=manifest)
+
+
+def read_manifest(dataset: Path) -> dict[str, Any]:
+    """Read the manifest of a prepared dataset.
+
+    Raises:
+        InputContractError: the folder holds no dataset.
+    """
+    path = dataset / MANIFEST_FILE
+    if not path.exists():
+        raise InputContractError([Violation(str(path), "", "not found; make a dataset with `deephealth prepare`")])
+    manifest: dict[str, Any] = read_json(path)
+    return manifest
+
+
+def fingerprint_cohort(cohort: Path) -> dict[str, str]:
+    """Return the sha256 of each table of a cohort by its name inside the folder."""
+    read_subjects(cohort)
+    files = [cohort / SUBJECTS_FILE, *event_files(cohort), cohort / CODES_FILE]
+    return {str(path.relative_to(cohort)): hash_file(path) for path in files if path.exists()}
+
+
+def _existing_manifest(out: Path) -> dict[str, Any] | None:
+    if not out.exists() or not any(out.iterdir()):
+        return None
+    if not (out / MANIFEST_FILE).exists():
+        raise UsageError(f"{out} is not empty and holds no dataset; choose another folder for --out")
+    return read_manifest(out)
+
+
+def _write_tables(cohort: Path, out: Path, config: PrepareConfig) -> dict[str, Any]:
+    """Write every table of the dataset and return the counts that the manifest keeps."""
+    subjects = assign_splits(read_subjects(cohort), config.split_seed, config.train_share, config.tuning_share)
+    train = subjects.filter(Subjects.split.col == TRAIN)
+    if train.is_empty():
+        rule = "nobody falls into the training split; the cohort is too small or its `split` column names no train"
+        raise InputContractError([Violation(str(cohort / SUBJECTS_FILE), Subjects.split.name, rule)])
+    events = scan_events(cohort)
+    train_events = events.join(train.lazy().select(Subjects.subject_id.name), on=Subjects.subject_id.name, how="semi")
+
+    vocabulary = fit_vocabulary(train, train_events, read_codes(cohort), config)
+    write_parquet(vocabulary, out / VOCABULARY_FILE)
+    outcomes = vocabulary.filter(Vocabulary.role.col.is_in(OUTCOME_ROLES))[Vocabulary.code.name].to_list()
+    firsts = find_first_occurrences(train_events, vocabulary).collect()
+    write_parquet(fit_reference_rates(train, firsts, outcomes), out / REFERENCE_FILE)
+    _write_splits(cohort, subjects, vocabulary, out)
+
+    return {
+        "people": count_by_split(subjects),
+        "events": events.select(pl.len()).collect().item(),
+        "unknown_code_events": count_unknown_codes(events, vocabulary),
+        "tokens": vocabulary.height,
+        "outcomes": len(outcomes),
+    }
+
+
+def _write_splits(cohort: Path, subjects: pl.DataFrame, vocabulary: pl.DataFrame, out: Path) -> None:
+    """Write one Arrow file a split and event file; who has no events goes with the first file."""
+    files = event_files(cohort)
+    owners = [pl.scan_parquet(file).select(Events.subject_id.col.unique()).collect() for file in files]
+    without_events = subjects.join(pl.concat(owners), on=Subjects.subject_id.name, how="anti")
+    for number, (file, owner) in enumerate(zip(files, owners, strict=True)):
+        people = subjects.join(owner, on=Subjects.subject_id.name, how="semi", maintain_order="left")
+        if number == 0:
+            people = pl.concat([people, without_events])
+        for split in SPLITS:
+            members = people.filter(Subjects.split.col == split)
+            sequences = build_sequences(members, pl.scan_parquet(file), vocabulary)
+            write_sequences(sequences, out / SEQUENCES_FOLDER / split / f"{number:04d}.arrow")
+
+
+def _hash_folder(folder: Path) -> str:
+    """Hash names and contents of all files, in name order."""
+    files = {str(path.relative_to(folder)): hash_file(path) for path in sorted(folder.rglob("*")) if path.is_file()}
+    return hashlib.sha256(json.dumps(files).encode()).hexdigest()
