@@ -4,7 +4,7 @@ import json
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -41,9 +41,14 @@ class Progress:
     batch_in_epoch: int = 0
     step: int = 0
     epoch_loss: float = 0.0
-    best_tuning_loss: float = math.inf
-    best_epoch: int = -1
+    training_losses: list[float] = field(default_factory=list)  # one entry a finished epoch
+    tuning_losses: list[float] = field(default_factory=list)
     finished: bool = False
+
+    @property
+    def best_epoch(self) -> int:
+        """Return the epoch with the lowest tuning loss, the first of several."""
+        return self.tuning_losses.index(min(self.tuning_losses))
 
 
 @dataclass(frozen=True)
@@ -114,13 +119,13 @@ def train(config: TrainConfig, model: RiskModel, batches: Batches, folder: Path)
                 _save(folder / STATE_FILE, model, optimizer, best, progress)
 
         # 3. Judge the epoch on the tuning people; stop when nothing has improved for a while.
-        tuning_loss = evaluate_loss(model, batches.tuning())
-        is_best = tuning_loss < progress.best_tuning_loss
+        progress.tuning_losses.append(evaluate_loss(model, batches.tuning()))
+        progress.training_losses.append(progress.epoch_loss / max(progress.batch_in_epoch, 1))
+        is_best = progress.best_epoch == progress.epoch
         if is_best:
-            progress.best_tuning_loss, progress.best_epoch = tuning_loss, progress.epoch
             best = {name: tensor.clone() for name, tensor in model.state_dict().items()}
         record = EpochRecord(
-            progress.epoch, progress.step, progress.epoch_loss / progress.batch_in_epoch, tuning_loss, is_best
+            progress.epoch, progress.step, progress.training_losses[-1], progress.tuning_losses[-1], is_best
         )
         waited = progress.epoch - progress.best_epoch
         progress.epoch, progress.batch_in_epoch, progress.epoch_loss = progress.epoch + 1, 0, 0.0

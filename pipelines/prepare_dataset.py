@@ -14,7 +14,7 @@ from typing import Any
 
 import polars as pl
 
-from data_schemas.cohort import CODES_FILE, SPLITS, SUBJECTS_FILE, TRAIN, Events, Subjects
+from data_schemas.cohort import CODES_FILE, SPLITS, SUBJECTS_FILE, TRAIN, Subjects
 from data_schemas.dataset import (
     MANIFEST_FILE,
     OUTCOME_ROLES,
@@ -29,6 +29,7 @@ from pipelines.build_sequences import build_sequences, count_unknown_codes
 from pipelines.find_first_occurrences import find_first_occurrences
 from pipelines.fit_reference_rates import fit_reference_rates
 from pipelines.fit_vocabulary import fit_vocabulary
+from pipelines.pair_people_with_events import pair_people_with_events
 from pipelines.prepare_config import PrepareConfig
 from pipelines.sequence_files import write_sequences
 from pipelines.tables_on_disk import (
@@ -154,18 +155,12 @@ def _write_tables(cohort: Path, out: Path, config: PrepareConfig) -> dict[str, A
 
 
 def _write_splits(cohort: Path, subjects: pl.DataFrame, vocabulary: pl.DataFrame, out: Path) -> None:
-    """Write one Arrow file a split and event file; who has no events goes with the first file."""
-    files = event_files(cohort)
-    owners = [pl.scan_parquet(file).select(Events.subject_id.col.unique()).collect() for file in files]
-    without_events = subjects.join(pl.concat(owners), on=Subjects.subject_id.name, how="anti")
-    for number, (file, owner) in enumerate(zip(files, owners, strict=True)):
-        people = subjects.join(owner, on=Subjects.subject_id.name, how="semi", maintain_order="left")
-        if number == 0:
-            people = pl.concat([people, without_events])
+    """Write one Arrow file a split and event file."""
+    for name, people, events in pair_people_with_events(cohort, subjects):
         for split in SPLITS:
             members = people.filter(Subjects.split.col == split)
-            sequences = build_sequences(members, pl.scan_parquet(file), vocabulary)
-            write_sequences(sequences, out / SEQUENCES_FOLDER / split / f"{number:04d}.arrow")
+            sequences = build_sequences(members, events, vocabulary)
+            write_sequences(sequences, out / SEQUENCES_FOLDER / split / f"{name}.arrow")
 
 
 def _hash_folder(folder: Path) -> str:

@@ -1,0 +1,132 @@
+"""Score everyone in a cohort: one file of risks for each file of events, and a manifest that says what was done."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from app.predict_risks import ScoringModel, predict_risks
+from app.terminal import show_progress
+from data_schemas.age_units import years_to_days
+from data_schemas.cohort import Subjects
+from data_schemas.errors import InputContractError, UsageError, Violation
+from data_schemas.results import Outcomes, Risks
+from pipelines.pair_people_with_events import pair_people_with_events
+from pipelines.prepare_dataset import fingerprint_cohort
+from pipelines.tables_on_disk import read_subjects, write_json, write_parquet
+
+ENTRY, EXIT = "entry", "exit"
+MANIFEST_FILE = "manifest.json"
+
+
+@dataclass(frozen=True)
+class ScoredCohort:
+    """What scoring wrote. Rows = people × outcomes × horizons, always."""
+
+    folder: Path
+    people: int
+    rows: int
+    rows_without_risk: dict[str, int]  # by reason
+
+
+def score_cohort(
+    model: ScoringModel,
+    cohort: Path,
+    out: Path,
+    *,
+    landmark: str,
+    horizons_years: Sequence[float],
+    outcomes: Sequence[str],
+    facts: dict[str, Any],
+) -> ScoredCohort:
+    """Write `out/NNNN.parquet` (`Risks`) for each event file of the cohort, and `out/manifest.json`.
+
+    Args:
+        model: what scores.
+        cohort: folder of an imported cohort.
+        out: folder of the risks.
+        landmark: entry, exit, an age in years, or a date (needs birth_date).
+        horizons_years: times after the landmark.
+        outcomes: names of outcomes; empty means all.
+        facts: what the manifest says of the model (name, version, run).
+
+    Raises:
+        UsageError: `out` holds something else, or the request does not fit the model.
+        InputContractError: the cohort is broken, or a date is asked for and a person has no birth date.
+    """
+    _refuse_foreign_folder(out)
+    subjects = read_subjects(cohort)
+    landmarks = landmarks_of(subjects, landmark)
+    tables = []
+    with show_progress("scoring", subjects.height) as bar:
+        for name, people, events in pair_people_with_events(cohort, subjects):
+            risks = predict_risks(model, people, events, landmarks, outcomes, horizons_years)
+            write_parquet(risks, out / f"{name}.parquet")
+            tables.append(risks.group_by(Risks.reason.name).agg(pl.len()))
+            bar.advance(people.height)
+    counts = pl.concat(tables).group_by(Risks.reason.name).agg(pl.col("len").sum()).sort(Risks.reason.name)
+    by_reason = dict(counts.iter_rows())
+    result = ScoredCohort(
+        folder=out,
+        people=subjects.height,
+        rows=sum(by_reason.values()),
+        rows_without_risk={reason: count for reason, count in by_reason.items() if reason},
+    )
+    settings = {"landmark": landmark, "horizons_years": list(horizons_years), "outcomes": list(outcomes) or "all"}
+    manifest = {
+        "model": facts,
+        "settings": settings,
+        "cohort": fingerprint_cohort(cohort),
+        "counts": {"people": result.people, "rows": result.rows, "rows_without_risk": result.rows_without_risk},
+        "deephealth_version": version("deephealth"),
+    }
+    write_json(manifest, out / MANIFEST_FILE)
+    return result
+
+
+def landmarks_of(subjects: pl.DataFrame, landmark: str) -> pl.DataFrame:
+    """Return subject_id and landmark_age_days for entry, exit, an age in years (`60`) or a date (`2020-01-31`)."""
+    if landmark in {ENTRY, EXIT}:
+        age = (Subjects.entry_age_days if landmark == ENTRY else Subjects.exit_age_days).col
+    elif (years := _as_number(landmark)) is not None:
+        age = pl.lit(years_to_days(years))
+    elif (day := _as_date(landmark)) is not None:
+        without = int(subjects[Subjects.birth_date.name].null_count())
+        if without:
+            rule = f"{without} people have no birth date; a landmark given as a date needs one"
+            raise InputContractError([Violation("subjects.parquet", Subjects.birth_date.name, rule)])
+        age = (pl.lit(day) - Subjects.birth_date.col).dt.total_days().cast(pl.Float64)
+    else:
+        raise UsageError(f"--landmark-age {landmark}: expected entry, exit, an age in years or a date like 2020-01-31")
+    return subjects.select(Subjects.subject_id.name, age.alias(Outcomes.landmark_age_days.name))
+
+
+def _as_number(text: str) -> float | None:
+    try:
+        years = float(text)
+    except ValueError:
+        return None
+    return years if years >= 0 else None
+
+
+def _as_date(text: str) -> date | None:
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        return None
+
+
+def _refuse_foreign_folder(out: Path) -> None:
+    """Overwrite earlier risks; never write among files of another kind, nor leave old shards beside new ones."""
+    if not out.exists():
+        return
+    files = list(out.iterdir())
+    if files and not (out / MANIFEST_FILE).exists():
+        raise UsageError(f"{out} is not empty and holds no risks; choose another folder for --out")
+    for path in files:
+        if path.suffix == ".parquet" or path.name == MANIFEST_FILE:
+            path.unlink()

@@ -1,0 +1,122 @@
+"""Train a model on a prepared dataset as one tracked run that can be interrupted and taken up again."""
+
+import hashlib
+import json
+import shutil
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from app.batches import DatasetBatches
+from app.plots import plot_training_curve
+from app.predict_risks import VOCABULARY_HASH, layout_of_vocabulary
+from app.settings import Settings
+from app.terminal import show_progress
+from app.tracking import DATA_HASH, Run, Store, log_risk_model, run_exists, start_run
+from data_schemas.dataset import REFERENCE_FILE, VOCABULARY_FILE
+from models.checkpoints import save_checkpoint
+from models.config import TrainConfig
+from models.risk_model import RiskModel, count_parameters, seeded_model
+from models.train import EpochRecord, Progress, read_progress, train
+from pipelines.prepare_dataset import read_manifest
+from pipelines.read_dataset import read_vocabulary
+from pipelines.tables_on_disk import hash_file, read_json, write_json
+
+EXPERIMENT = "deephealth"
+_RUN_FILE = "run.json"
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """What a training left behind."""
+
+    run_id: str
+    checkpoint: Path
+    fresh: bool  # False when this very training had been finished before
+    best_tuning_loss: float
+    parameters: int
+
+
+def train_run(dataset: Path, config: TrainConfig, settings: Settings, store: Store) -> TrainedRun:
+    """Train on a dataset, store the model in the run, and return where it is.
+
+    The same dataset, configuration and package version name the same training: called again it goes on where it was
+    interrupted, and when it was finished it only says so.
+
+    Raises:
+        InputContractError: the folder holds no dataset.
+    """
+    manifest = read_manifest(dataset)
+    folder = settings.home / "training" / _training_key(manifest, config)
+    vocabulary = read_vocabulary(dataset)
+    layout = layout_of_vocabulary(vocabulary)
+    model = seeded_model(config, layout)
+    n_parameters = count_parameters(model)[0]
+    progress = read_progress(folder)
+    known_run = _known_run(folder, store)
+    if progress and progress.finished and known_run and known_run["logged"]:
+        return TrainedRun(known_run["run_id"], folder / "checkpoint", False, min(progress.tuning_losses), n_parameters)
+
+    name = f"{config.model_architecture} {config.model_size} {config.head} {config.mode}"
+    tags = {"dataset": dataset.name, "dataset_sha256": manifest["content_sha256"]}
+    run_id = known_run["run_id"] if known_run else None
+    with start_run(store, EXPERIMENT, name, config.model_dump(mode="json"), tags, run_id) as run:
+        write_json({"run_id": run.run_id, "logged": False}, folder / _RUN_FILE)
+        run.log_dataset(dataset.name, manifest["content_sha256"], dataset)
+        progress = _run_epochs(config, model, DatasetBatches(dataset, vocabulary, config), folder)
+        checkpoint = _write_checkpoint(folder, model, dataset, manifest)
+        log_risk_model(run, checkpoint)
+        _log_results(run, progress, n_parameters, folder)
+        write_json({"run_id": run.run_id, "logged": True}, folder / _RUN_FILE)
+    return TrainedRun(run.run_id, checkpoint, True, min(progress.tuning_losses), n_parameters)
+
+
+def _training_key(manifest: dict[str, Any], config: TrainConfig) -> str:
+    facts = [manifest["content_sha256"], config.model_dump(mode="json"), version("deephealth")]
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _known_run(folder: Path, store: Store) -> dict[str, Any] | None:
+    """Return the run of an earlier call, unless the store does not know it (another store, or it was deleted)."""
+    path = folder / _RUN_FILE
+    content: dict[str, Any] | None = read_json(path) if path.exists() else None
+    return content if content and run_exists(store, content["run_id"]) else None
+
+
+def _run_epochs(config: TrainConfig, model: RiskModel, batches: DatasetBatches, folder: Path) -> Progress:
+    """Run the training loop to its end and return the curve it went through."""
+    earlier = read_progress(folder)
+    tuning = ""
+    with show_progress("training", batches.count() * config.max_epochs) as bar:
+        bar.advance(earlier.step if earlier else 0)
+        for record in train(config, model, batches, folder):
+            if isinstance(record, EpochRecord):
+                tuning = f"tuning {record.tuning_loss:.4f}  "
+            else:
+                bar.advance(1, f"loss {record.loss:.3f}  {tuning}{record.events_per_second:,.0f} events/s")
+    progress = read_progress(folder)
+    assert progress is not None  # the loop saves it at the end of every epoch
+    return progress
+
+
+def _write_checkpoint(folder: Path, model: RiskModel, dataset: Path, manifest: dict[str, Any]) -> Path:
+    checkpoint = folder / "checkpoint"
+    facts = {
+        VOCABULARY_HASH: hash_file(dataset / VOCABULARY_FILE),
+        DATA_HASH: manifest["content_sha256"],
+        "versions": {name: version(name) for name in ("deephealth", "torch")},
+    }
+    save_checkpoint(checkpoint, model, facts)
+    for name in (VOCABULARY_FILE, REFERENCE_FILE):
+        shutil.copyfile(dataset / name, checkpoint / name)
+    return checkpoint
+
+
+def _log_results(run: Run, progress: Progress, n_parameters: int, folder: Path) -> None:
+    run.log_history("training_loss", dict(enumerate(progress.training_losses)))
+    run.log_history("tuning_loss", dict(enumerate(progress.tuning_losses)))
+    run.log_metrics({"best_tuning_loss": min(progress.tuning_losses), "parameters": n_parameters})
+    plot = folder / "training_curve.svg"
+    plot_training_curve(progress.training_losses, progress.tuning_losses, plot)
+    run.log_files(plot, "plots")
