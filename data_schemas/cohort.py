@@ -59,6 +59,12 @@ class Events(dy.Schema):
     numeric_value = dy.Float64(nullable=True, allow_nan=False, allow_inf=False)
 
 
+class DeliveredEvents(Events):
+    """Events as an importer hands them to cleaning: an age may still lie out of range, a rule drops and counts it."""
+
+    age_days = dy.Float64(nullable=False, allow_nan=False, allow_inf=False)
+
+
 class Codes(dy.Schema):
     """`cohort/codes.parquet`, one row a code the importer knows something about; codes may be missing here.
 

@@ -9,6 +9,16 @@ SMALLEST_SHOWN_COUNT = 10  # smaller counts are suppressed in anything meant for
 MODEL, COX, AGE_SEX = "model", "cox", "age_sex"
 OVERALL = "all"
 
+# Names in the column `metric` of `Metrics`; those with a difference are paired over the same people.
+CONCORDANCE, AUC = "concordance", "auc"
+BRIER, NULL_BRIER, SCALED_BRIER = "brier", "null_brier", "scaled_brier"
+OBSERVED_RISK, PREDICTED_RISK, OBSERVED_EXPECTED = "observed_risk", "predicted_risk", "observed_expected"
+CALIBRATION_INTERCEPT, CALIBRATION_SLOPE = "calibration_intercept", "calibration_slope"
+OUTCOMES_AVERAGED = "outcomes_averaged"
+DIFFERENCE_SUFFIX = "_difference"
+# Names in the column `outcome` of `Metrics` for numbers over several outcomes.
+MACRO_MEAN, POOLED = "macro_mean", "pooled"
+
 
 class Outcomes(dy.Schema):
     """One row a person at risk × outcome: what happened after the landmark.
@@ -42,8 +52,10 @@ class Risks(dy.Schema):
 class Metrics(dy.Schema):
     """One long table of results: one row a number, with its 95 % interval where it has one.
 
-    `landmark` is a name (`entry`, `entry+5y`), `predictor` one of model, cox, age_sex; `n` people at risk,
-    `n_events` cases up to the horizon.
+    `landmark` is a name (`entry`, `entry+5y`), `predictor` one of model, cox, age_sex, or `model-cox` for a
+    difference; `n` people at risk, `n_events` cases up to the horizon (null where fewer than 10, and the estimate
+    with it). `outcome` is `macro_mean` or `pooled` where several are summed up; `n` then counts people once and
+    `n_events` cases over all of them.
     """
 
     predictor = dy.String(nullable=False)
@@ -68,3 +80,41 @@ class FirstOccurrences(dy.Schema):
     subject_id = dy.Any()
     outcome = dy.String(nullable=False)
     first_age_days = dy.Float64(nullable=False, min=0.0)
+
+
+class CalibrationGroups(dy.Schema):
+    """Observed against predicted risk, one row a group of people of similar predicted risk.
+
+    `group` counts from 1, lowest predicted risk first: tenths, neighbours merged until each holds 10 cases.
+    `predicted` is the mean, `observed` the Aalen–Johansen estimate at the horizon with its 95 % interval; `n_events`
+    cases up to the horizon.
+    """
+
+    predictor = dy.String(nullable=False)
+    outcome = dy.String(nullable=False)
+    landmark = dy.String(nullable=False)
+    horizon_days = dy.Float64(nullable=False)
+    subgroup = dy.String(nullable=False)
+    group = dy.Int64(nullable=False, min=1)
+    n = dy.Int64(nullable=False, min=SMALLEST_SHOWN_COUNT)
+    n_events = dy.Int64(nullable=False, min=SMALLEST_SHOWN_COUNT)
+    predicted = dy.Float64(nullable=False, min=0.0, max=1.0)
+    observed = dy.Float64(nullable=True)
+    lower = dy.Float64(nullable=True)
+    upper = dy.Float64(nullable=True)
+
+
+class EvaluatedOutcomes(dy.Schema):
+    """Which outcomes were judged at a landmark, and which had too few cases: one row an outcome, in the order given.
+
+    `n` people are at risk and have a risk from every predictor, `n_without_risk` are at risk but lack one;
+    `n_events` cases up to the largest horizon among the `n`. Counts from 1 to 9 are null, and so is a number of
+    cases that is 0.
+    """
+
+    outcome = dy.String(nullable=False)
+    landmark = dy.String(nullable=False)
+    n = dy.Int64(nullable=True)
+    n_without_risk = dy.Int64(nullable=True)
+    n_events = dy.Int64(nullable=True)
+    is_judged = dy.Bool(nullable=False)
