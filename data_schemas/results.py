@@ -105,7 +105,7 @@ class CalibrationGroups(dy.Schema):
 
 
 class EvaluatedOutcomes(dy.Schema):
-    """Which outcomes were judged at a landmark, and which had too few cases: one row an outcome, in the order given.
+    """Which outcomes were judged at a landmark, and which had too few cases: one row an outcome, by name.
 
     `n` people are at risk and have a risk from every predictor, `n_without_risk` are at risk but lack one;
     `n_events` cases up to the largest horizon among the `n`. Counts from 1 to 9 are null, and so is a number of

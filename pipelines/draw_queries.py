@@ -37,8 +37,9 @@ def draw_query_ages(
     n_drawn = n_queries - 1 if first_at_entry else n_queries
     where = (np.arange(n_drawn) + rng.random((len(entry_age_days), n_drawn))) / max(n_drawn, 1)
     drawn = entry_age_days[:, None] + where * (exit_age_days - entry_age_days)[:, None]
-    on_step = np.floor(drawn * AGE_STEPS_PER_DAY) / AGE_STEPS_PER_DAY  # downwards: stays before exit
-    ages = np.maximum(on_step, entry_age_days[:, None])
+    on_step = np.floor(drawn * AGE_STEPS_PER_DAY) / AGE_STEPS_PER_DAY
+    before_exit = np.minimum(on_step, exit_age_days[:, None] - 1 / AGE_STEPS_PER_DAY)  # a draw may round up to exit
+    ages = np.maximum(before_exit, entry_age_days[:, None])
     return np.concatenate([entry_age_days[:, None], ages], axis=1) if first_at_entry else ages
 
 

@@ -42,6 +42,10 @@ class _FollowUp:
     had_outcome: BoolArray  # [n]
     died: BoolArray  # [n], before the outcome
 
+    def years(self) -> float:
+        """Return the person-years at risk."""
+        return float((self.end - self.entry).sum())
+
 
 def fit_reference_rates(
     subjects: pl.DataFrame, first_occurrences: pl.DataFrame, outcomes: Sequence[str]
@@ -69,9 +73,10 @@ def fit_reference_rates(
         first = first_ages[outcome]
         death = np.full(people.height, NEVER) if outcome == DEATH_CODE else first_ages[DEATH_CODE]
         for sex, is_member in of_sex.items():
-            bands = _fit_bands(_follow_up(entry, exit_age, first, death, is_member))
-            if bands is None:
-                bands = _fit_bands(_follow_up(entry, exit_age, first, death, of_sex[UNKNOWN]), smallest_exposure=0.0)
+            people_at_risk = _follow_up(entry, exit_age, first, death, is_member)
+            if people_at_risk.years() < SMALLEST_EXPOSURE_YEARS:
+                people_at_risk = _follow_up(entry, exit_age, first, death, of_sex[UNKNOWN])
+            bands = _fit_bands(people_at_risk)
             tables.append(_as_table(outcome, sex, bands))
     return pl.concat(tables) if tables else pl.DataFrame(ReferenceRates.create_empty())
 
@@ -97,13 +102,10 @@ def _follow_up(
     return _FollowUp(entry, end, had_outcome, (death <= end) & ~had_outcome)
 
 
-def _fit_bands(people: _FollowUp, smallest_exposure: float = SMALLEST_EXPOSURE_YEARS) -> AgeBands | None:
-    """Fit the rates of one outcome and sex; None where the exposure is not enough for a single band."""
+def _fit_bands(people: _FollowUp) -> AgeBands:
+    """Fit the rates of one outcome and sex."""
     edges = np.arange(0.0, MAX_AGE_YEARS + BAND_YEARS + 1.0, BAND_YEARS)
-    exposure = np.diff(_years_at_risk_before(people, edges))
-    if exposure.sum() < smallest_exposure:
-        return None
-    starts = _pool_bands(exposure, max(smallest_exposure, np.finfo(float).tiny))
+    starts = _pool_bands(np.diff(_years_at_risk_before(people, edges)))
     observed_years = np.add.reduceat(np.diff(_observed_years_before(people, edges)), starts)
     outcome_increments = np.add.reduceat(_increments_per_band(people, people.had_outcome, edges), starts)
     death_increments = np.add.reduceat(_increments_per_band(people, people.died, edges), starts)
@@ -111,8 +113,9 @@ def _fit_bands(people: _FollowUp, smallest_exposure: float = SMALLEST_EXPOSURE_Y
     return AgeBands(edges[starts], outcome_increments / width, death_increments / width)
 
 
-def _pool_bands(exposure: FloatArray, smallest: float) -> IntArray:
+def _pool_bands(exposure: FloatArray) -> IntArray:
     """Return the first one-year band of each pooled band: closed once it holds enough, the rest joins the last."""
+    smallest = SMALLEST_EXPOSURE_YEARS
     starts = [0]
     held = 0.0
     remaining = np.cumsum(exposure[::-1])[::-1]
@@ -162,8 +165,7 @@ def _increments_per_band(people: _FollowUp, happened: BoolArray, edges: FloatArr
     return increments.astype(np.float64)
 
 
-def _as_table(outcome: str, sex: str, bands: AgeBands | None) -> pl.DataFrame:
-    assert bands is not None  # smallest_exposure = 0 always gives bands
+def _as_table(outcome: str, sex: str, bands: AgeBands) -> pl.DataFrame:
     return pl.DataFrame(
         {
             ReferenceRates.outcome.name: outcome,

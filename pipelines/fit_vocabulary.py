@@ -130,8 +130,9 @@ def _group_rows(config: PrepareConfig) -> pl.DataFrame:
 
 def _check_groups(config: PrepareConfig, counts: pl.DataFrame) -> None:
     seen = set(counts[Events.code.name])
+    taken = seen | {code for code, _ in _SPECIAL_ROWS} | {DEATH_CODE}
     for name, members in config.groups.items():
-        if name in seen:
+        if name in taken:
             raise UsageError(f"groups: '{name}' is also the name of a code; give the group another name")
         missing = sorted(set(members) - seen)
         if missing or not members:

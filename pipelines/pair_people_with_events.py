@@ -17,7 +17,7 @@ def pair_people_with_events(cohort: Path, subjects: pl.DataFrame) -> Iterator[tu
         InputContractError: a person has events in two files.
     """
     files = event_files(cohort)
-    owners = [pl.scan_parquet(file).select(Events.subject_id.col.unique()).collect() for file in files]
+    owners = [pl.scan_parquet(file, glob=False).select(Events.subject_id.col.unique()).collect() for file in files]
     everyone = pl.concat([subjects.select(Subjects.subject_id.name).clear(), *owners])
     n_divided = int(everyone.height - everyone.n_unique())
     if n_divided:
@@ -28,4 +28,4 @@ def pair_people_with_events(cohort: Path, subjects: pl.DataFrame) -> Iterator[tu
         people = subjects.join(owner, on=Subjects.subject_id.name, how="semi", maintain_order="left")
         if number == 0:
             people = pl.concat([people, without_events])
-        yield file.stem, people, pl.scan_parquet(file)
+        yield file.stem, people, pl.scan_parquet(file, glob=False)

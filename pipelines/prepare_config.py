@@ -9,7 +9,7 @@ class PrepareConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     split_seed: int = Field(
-        1, description="seed of the hash that assigns people to splits; fix it before the first fit"
+        1, ge=0, lt=10**16, description="seed of the hash that assigns people to splits; fix it before the first fit"
     )
     train_share: float = Field(0.70, gt=0, lt=1, description="share of the groups that the model is fitted on")
     tuning_share: float = Field(0.15, gt=0, lt=1, description="share for early stopping; the rest is held out")

@@ -14,12 +14,12 @@ _NOT_PREPARED = "not found; make a dataset with `deephealth prepare`"
 
 def read_vocabulary(dataset: Path) -> pl.DataFrame:
     """Read the vocabulary of a dataset or checkpoint, in token order."""
-    return pl.read_parquet(require_file(dataset / VOCABULARY_FILE, _NOT_PREPARED))
+    return pl.read_parquet(require_file(dataset / VOCABULARY_FILE, _NOT_PREPARED), glob=False)
 
 
 def read_reference_rates(dataset: Path) -> pl.DataFrame:
     """Read the incidence by sex and age of the training split, of a dataset or checkpoint."""
-    return pl.read_parquet(require_file(dataset / REFERENCE_FILE, _NOT_PREPARED))
+    return pl.read_parquet(require_file(dataset / REFERENCE_FILE, _NOT_PREPARED), glob=False)
 
 
 def outcome_names(vocabulary: pl.DataFrame) -> list[str]:
@@ -76,7 +76,7 @@ def read_split_first_occurrences(dataset: Path, split: str, vocabulary: pl.DataF
 
 def _scan_sequences(dataset: Path, split: str) -> pl.LazyFrame:
     folder = require_file(dataset / SEQUENCES_FOLDER / split, _NOT_PREPARED)
-    return pl.scan_ipc(sorted(folder.glob("*.arrow")))
+    return pl.scan_ipc(sorted(folder.glob("*.arrow")), glob=False)
 
 
 def _code_of(token: pl.Expr, vocabulary: pl.DataFrame) -> pl.Expr:

@@ -13,6 +13,8 @@ import polars as pl
 from data_schemas.cohort import CODES_FILE, EVENTS_FOLDER, SUBJECTS_FILE, Codes
 from data_schemas.errors import InputContractError, Violation
 
+_NO_COHORT = "not found; make a cohort with `deephealth cohort import`"
+
 
 @contextmanager
 def replace_when_done(path: Path) -> Iterator[Path]:
@@ -52,26 +54,24 @@ def require_file(path: Path, rule: str) -> Path:
 
 def read_subjects(cohort: Path) -> pl.DataFrame:
     """Read `subjects.parquet` of an imported cohort, in the order delivered."""
-    return pl.read_parquet(
-        require_file(cohort / SUBJECTS_FILE, "not found; make a cohort with `deephealth cohort import`")
-    )
+    # glob=False, here and below: a folder may have brackets in its name.
+    return pl.read_parquet(require_file(cohort / SUBJECTS_FILE, _NO_COHORT), glob=False)
 
 
 def event_files(cohort: Path) -> list[Path]:
     """List the event files of an imported cohort, in name order; a subject's rows are in one of them."""
-    folder = require_file(cohort / EVENTS_FOLDER, "not found; make a cohort with `deephealth cohort import`")
-    return sorted(folder.glob("*.parquet"))
+    return sorted(require_file(cohort / EVENTS_FOLDER, _NO_COHORT).glob("*.parquet"))
 
 
 def scan_events(cohort: Path) -> pl.LazyFrame:
     """Scan all events of an imported cohort."""
-    return pl.scan_parquet(event_files(cohort))
+    return pl.scan_parquet(event_files(cohort), glob=False)
 
 
 def read_codes(cohort: Path) -> pl.DataFrame:
     """Read what the importer knew about the codes; an empty table where it knew nothing."""
     path = cohort / CODES_FILE
-    return pl.read_parquet(path) if path.exists() else pl.DataFrame(Codes.create_empty())
+    return pl.read_parquet(path, glob=False) if path.exists() else pl.DataFrame(Codes.create_empty())
 
 
 def hash_file(path: Path) -> str:

@@ -1,0 +1,57 @@
+"""`deephealth evaluate`: how good a model is on people it has not seen."""
+
+from pathlib import Path
+
+from app.settings import InjectedSettings
+from app.terminal import Report
+
+
+def evaluate(
+    dataset: Path,
+    /,
+    *,
+    run: str | None = None,
+    model: str | None = None,
+    out: Path | None = None,
+    settings: InjectedSettings,
+) -> Report:
+    """Judge a model on the held-out people, beside two references.
+
+    Concordance, time-dependent AUC, Brier score, observed/expected and calibration by groups, at entry and five years
+    later, 1, 5 and 10 years ahead, with 95 % intervals by bootstrap over people. The references are the table of age
+    and sex and a Cox model an outcome, fitted on the training people. With --run the results are stored in the run.
+
+    Example: deephealth evaluate datasets/2026 --run 0f3a… --out evaluation
+
+    Args:
+        dataset: Folder written by `deephealth prepare`.
+        run: Id of a run of `deephealth train`; results are stored in it.
+        model: models:/NAME@champion, models:/NAME/VERSION or runs:/RUN_ID, in place of --run.
+        out: Folder for tables and plots; without it one beside the runs.
+    """
+    from app.checkpoint_files import DATA_HASH
+    from app.evaluate_model import evaluate_model, format_table, log_evaluation, result_table
+    from app.predict_risks import load_risk_model
+    from app.tracking import Run, fetch_model, open_store
+    from data_schemas.errors import UsageError
+    from pipelines.prepare_dataset import read_manifest
+
+    if (run is None) == (model is None):
+        raise UsageError("name what to evaluate by either --run RUN_ID or --model URI")
+    data_hash = read_manifest(dataset)["content_sha256"]
+    store = open_store(settings)
+    fetched = fetch_model(store, model or f"runs:/{run}")
+    scoring_model = load_risk_model(fetched.checkpoint)
+    folder = out or settings.home / "evaluations" / f"{fetched.run_id}-{data_hash[:8]}"
+    found = evaluate_model(scoring_model, dataset, folder)
+    if run is not None:
+        log_evaluation(Run(store, run), found)
+    table = result_table(found.metrics)
+    notes = [f"no Cox model for {outcome}: {reason}" for outcome, reason in found.cox_not_fitted.items()]
+    if scoring_model.facts[DATA_HASH] != data_hash:
+        notes.append("the model was trained on another dataset: some of these people may have been in its training")
+    return Report(
+        last_line=f"metrics, calibration and plots written to {folder}",
+        facts={"evaluation": folder, "results": table.to_dicts(), "notes": notes},
+        lines=[*format_table(table), *notes],
+    )

@@ -1,0 +1,247 @@
+"""From outcomes and risks to the tables of results: same people, paired differences, suppression, errors."""
+
+from collections.abc import Callable
+
+import numpy as np
+import polars as pl
+import pytest
+
+from data_schemas.errors import InputContractError
+from data_schemas.results import (
+    AGE_SEX,
+    AUC,
+    BRIER,
+    CONCORDANCE,
+    COX,
+    DIFFERENCE_SUFFIX,
+    MACRO_MEAN,
+    MODEL,
+    OBSERVED_EXPECTED,
+    OBSERVED_RISK,
+    OUTCOMES_AVERAGED,
+    POOLED,
+    PREDICTED_RISK,
+    CalibrationGroups,
+    EvaluatedOutcomes,
+    Metrics,
+    Outcomes,
+    Risks,
+)
+from pipelines.evaluation.evaluate_risks import EvaluationResult, evaluate_risks
+from pipelines.evaluation.metrics_table import COMPARED_METRICS
+
+N_PEOPLE = 600
+HORIZONS = (100.0, 1000.0)
+RATES = {"often": 3e-4, "seldom": 1e-4, "hardly_ever": 2e-6}  # the last has too few cases to be judged
+
+
+def make_outcomes() -> pl.DataFrame:
+    rng = np.random.default_rng(11)
+    factor = rng.normal(size=N_PEOPLE)
+    death, end = rng.exponential(8000, N_PEOPLE), rng.uniform(200, 2500, N_PEOPLE)
+    tables = []
+    for outcome, rate in RATES.items():
+        onset = rng.exponential(1 / rate, N_PEOPLE) * np.exp(-factor)
+        time = np.minimum(np.minimum(onset, death), end)
+        tables.append(
+            pl.DataFrame(
+                {
+                    Outcomes.subject_id.name: np.arange(N_PEOPLE),
+                    Outcomes.landmark_age_days.name: 20_000.0,
+                    Outcomes.outcome.name: outcome,
+                    Outcomes.time_days.name: np.ceil(time),
+                    Outcomes.status.name: np.select([onset == time, death == time], [1, 2], 0).astype(np.int8),
+                    "factor": factor,
+                }
+            )
+        )
+    return pl.concat(tables)
+
+
+WITH_FACTOR = make_outcomes()
+OUTCOMES = WITH_FACTOR.drop("factor")
+
+
+def make_risks(strength: float, seed: int) -> pl.DataFrame:
+    """Return risks that follow the true factor more or less."""
+    noise = np.random.default_rng(seed).normal(size=WITH_FACTOR.height)
+    horizons = pl.DataFrame({Risks.horizon_days.name: HORIZONS})
+    rate = pl.col(Outcomes.outcome.name).replace_strict(RATES, return_dtype=pl.Float64)
+    linear = strength * pl.col("factor") + (1 - strength) * pl.Series(noise)
+    return (
+        WITH_FACTOR.with_columns(hazard=rate * linear.exp())
+        .join(horizons, how="cross")
+        .with_columns(
+            (1 - (-pl.col("hazard") * Risks.horizon_days.col).exp()).alias(Risks.risk.name),
+            pl.lit(None, pl.Float64).alias(Risks.reference_risk.name),
+            pl.lit(None, pl.String).alias(Risks.reason.name),
+        )
+        .select(Risks.column_names())
+    )
+
+
+PREDICTORS = {MODEL: make_risks(1.0, 1), COX: make_risks(0.7, 2), AGE_SEX: make_risks(0.2, 3)}
+
+
+@pytest.fixture(scope="module")
+def result() -> EvaluationResult:
+    return evaluate_risks(OUTCOMES, PREDICTORS, "entry", HORIZONS, n_bootstrap=60)
+
+
+def estimate(metrics: pl.DataFrame, predictor: str, outcome: str, metric: str, horizon: float = 1000.0) -> float | None:
+    rows = metrics.filter(
+        (Metrics.predictor.col == predictor)
+        & (Metrics.outcome.col == outcome)
+        & (Metrics.metric.col == metric)
+        & (Metrics.horizon_days.col == horizon)
+    )
+    assert rows.height == 1
+    value: float | None = rows[Metrics.estimate.name].item()
+    return value
+
+
+def test_tables_satisfy_their_contracts(result: EvaluationResult) -> None:
+    Metrics.validate(result.metrics)
+    CalibrationGroups.validate(result.calibration)
+    EvaluatedOutcomes.validate(result.outcomes)
+    keys = Metrics.column_names()[:6]
+    assert not result.metrics.select(keys).is_duplicated().any()
+
+
+def test_intervals_hold_their_estimates(result: EvaluationResult) -> None:
+    shown = result.metrics.filter(Metrics.lower.col.is_not_null())
+    assert shown.height > 60
+    inside = (Metrics.lower.col <= Metrics.estimate.col) & (Metrics.estimate.col <= Metrics.upper.col)
+    assert shown.filter(~inside).height <= 0.05 * shown.height  # percentile intervals may miss a skewed estimate
+
+
+def test_outcome_with_few_cases_is_listed_and_left_out(result: EvaluationResult) -> None:
+    listed = dict(zip(result.outcomes["outcome"], result.outcomes["is_judged"], strict=True))
+    assert listed == {"often": True, "seldom": True, "hardly_ever": False}
+    row = result.outcomes.filter(EvaluatedOutcomes.outcome.col == "hardly_ever")
+    assert row[EvaluatedOutcomes.n_events.name].item() is None
+    assert "hardly_ever" not in result.metrics[Metrics.outcome.name]
+    assert "hardly_ever" not in result.calibration[CalibrationGroups.outcome.name]
+
+
+def test_horizon_with_few_cases_has_no_estimates_and_no_count(result: EvaluationResult) -> None:
+    rows = result.metrics.filter((Metrics.outcome.col == "seldom") & (Metrics.horizon_days.col == 100.0))
+    assert rows.height > 0
+    for column in (Metrics.estimate, Metrics.lower, Metrics.upper, Metrics.n_events):
+        assert rows[column.name].is_null().all()
+    assert (rows[Metrics.n.name] == N_PEOPLE).all()
+
+
+def test_better_predictors_are_seen_to_be_better(result: EvaluationResult) -> None:
+    for metric in (CONCORDANCE, AUC):
+        values = [estimate(result.metrics, predictor, "often", metric) for predictor in PREDICTORS]
+        assert values == sorted(values, reverse=True)
+        assert estimate(result.metrics, "model-age_sex", MACRO_MEAN, metric + DIFFERENCE_SUFFIX) > 0.1
+
+
+def test_differences_and_means_are_those_of_the_estimates(result: EvaluationResult) -> None:
+    def of(predictor: str, outcome: str, metric: str) -> float | None:
+        return estimate(result.metrics, predictor, outcome, metric)
+
+    for metric in COMPARED_METRICS:
+        for other in (COX, AGE_SEX):
+            difference = of(MODEL, "often", metric) - of(other, "often", metric)
+            assert of(f"model-{other}", "often", metric + DIFFERENCE_SUFFIX) == pytest.approx(difference)
+    for metric in (CONCORDANCE, AUC):
+        mean = (of(COX, "often", metric) + of(COX, "seldom", metric)) / 2
+        assert of(COX, MACRO_MEAN, metric) == pytest.approx(mean)
+    assert of(COX, MACRO_MEAN, OUTCOMES_AVERAGED) == 2.0
+    assert estimate(result.metrics, COX, MACRO_MEAN, OUTCOMES_AVERAGED, horizon=100.0) == 1.0
+    observed, expected = (of(COX, "often", m) + of(COX, "seldom", m) for m in (OBSERVED_RISK, PREDICTED_RISK))
+    assert of(COX, POOLED, OBSERVED_EXPECTED) == pytest.approx(observed / expected)
+
+
+def test_differences_are_paired() -> None:
+    same = evaluate_risks(OUTCOMES, {MODEL: PREDICTORS[COX], COX: PREDICTORS[COX]}, "entry", HORIZONS, n_bootstrap=20)
+    differences = same.metrics.filter(Metrics.metric.col.str.ends_with(DIFFERENCE_SUFFIX)).drop_nulls()
+    assert differences.height > 0
+    for column in (Metrics.estimate, Metrics.lower, Metrics.upper):
+        assert (differences[column.name] == 0.0).all()
+
+
+def test_macro_mean_is_over_the_outcomes_asked_for() -> None:
+    result = evaluate_risks(OUTCOMES, PREDICTORS, "entry", HORIZONS, macro_outcomes=["seldom"], n_bootstrap=0)
+    assert estimate(result.metrics, COX, MACRO_MEAN, AUC) == estimate(result.metrics, COX, "seldom", AUC)
+    none = evaluate_risks(OUTCOMES, PREDICTORS, "entry", HORIZONS, macro_outcomes=["hardly_ever"], n_bootstrap=0)
+    assert MACRO_MEAN not in none.metrics[Metrics.outcome.name]
+
+
+def test_people_without_a_risk_from_any_predictor_are_left_out_for_all() -> None:
+    def without(table: pl.DataFrame, n: int, how: Callable[[pl.DataFrame, pl.Expr], pl.DataFrame]) -> pl.DataFrame:
+        return how(table, (Risks.subject_id.col < n) & (Risks.outcome.col == "often"))
+
+    null_risk = without(
+        PREDICTORS[MODEL],
+        12,
+        lambda table, who: table.with_columns(pl.when(who).then(None).otherwise(Risks.risk.col).alias("risk")),
+    )
+    fewer_rows = without(PREDICTORS[COX], 30, lambda table, who: table.filter(~who))
+    result = evaluate_risks(
+        OUTCOMES, {**PREDICTORS, MODEL: null_risk, COX: fewer_rows}, "entry", HORIZONS, n_bootstrap=0
+    )
+    rows = result.outcomes.filter(EvaluatedOutcomes.outcome.col == "often")
+    assert rows.select("n", "n_without_risk").row(0) == (N_PEOPLE - 30, 30)
+    kept = OUTCOMES.filter((Outcomes.outcome.col != "often") | (Outcomes.subject_id.col >= 30))
+    smaller = evaluate_risks(kept, PREDICTORS, "entry", HORIZONS, n_bootstrap=0)
+    assert estimate(result.metrics, AGE_SEX, "often", CONCORDANCE) == estimate(
+        smaller.metrics, AGE_SEX, "often", CONCORDANCE
+    )
+
+
+def test_calibration_groups_show_nothing_small(result: EvaluationResult) -> None:
+    table = result.calibration
+    assert table[CalibrationGroups.n_events.name].min() >= 10
+    of_model = table.filter((CalibrationGroups.predictor.col == MODEL) & (CalibrationGroups.outcome.col == "often"))
+    at_end = of_model.filter(CalibrationGroups.horizon_days.col == 1000.0)
+    assert at_end[CalibrationGroups.n.name].sum() == N_PEOPLE
+    assert at_end[CalibrationGroups.predicted.name].is_sorted()
+    covered = at_end.filter(
+        (CalibrationGroups.lower.col <= CalibrationGroups.predicted.col)
+        & (CalibrationGroups.predicted.col <= CalibrationGroups.upper.col)
+    )
+    assert covered.height >= at_end.height / 2  # the model says the true risk without death
+
+
+def test_the_same_seed_gives_the_same_table(result: EvaluationResult) -> None:
+    again = evaluate_risks(OUTCOMES, PREDICTORS, "entry", HORIZONS, n_bootstrap=60)
+    assert again.metrics.equals(result.metrics)
+    other = evaluate_risks(OUTCOMES, PREDICTORS, "entry", HORIZONS, n_bootstrap=60, seed=1)
+    assert not other.metrics.equals(result.metrics)
+    assert other.metrics[Metrics.estimate.name].equals(result.metrics[Metrics.estimate.name])
+
+
+def test_order_of_rows_does_not_matter(result: EvaluationResult) -> None:
+    shuffled = {name: table.sample(fraction=1.0, shuffle=True, seed=1) for name, table in PREDICTORS.items()}
+    again = evaluate_risks(OUTCOMES, shuffled, "entry", HORIZONS, n_bootstrap=60)
+    assert again.metrics.equals(result.metrics)
+
+
+def test_interval_without_replicates_is_null() -> None:
+    result = evaluate_risks(OUTCOMES, PREDICTORS, "entry", HORIZONS, n_bootstrap=0)
+    assert result.metrics[Metrics.lower.name].is_null().all()
+    assert estimate(result.metrics, MODEL, "often", BRIER) is not None
+
+
+def test_nothing_to_judge_gives_empty_tables() -> None:
+    for outcomes in (OUTCOMES.clear(), OUTCOMES.filter(Outcomes.outcome.col == "hardly_ever")):
+        result = evaluate_risks(outcomes, PREDICTORS, "entry", HORIZONS, n_bootstrap=5)
+        assert result.metrics.is_empty()
+        assert result.calibration.is_empty()
+        Metrics.validate(result.metrics)
+
+
+def test_repeated_risk_is_refused() -> None:
+    repeated = pl.concat([PREDICTORS[COX], PREDICTORS[COX].head(1)])
+    with pytest.raises(InputContractError, match=r"risks of 'cox'.*more than one risk.*2 rows"):
+        evaluate_risks(OUTCOMES, {COX: repeated}, "entry", HORIZONS, n_bootstrap=0)
+
+
+def test_risks_of_other_landmarks_are_refused() -> None:
+    moved = PREDICTORS[COX].with_columns(Risks.landmark_age_days.col + 1)
+    with pytest.raises(InputContractError, match="no risk is for a person, landmark and outcome"):
+        evaluate_risks(OUTCOMES, {COX: moved}, "entry", HORIZONS, n_bootstrap=0)

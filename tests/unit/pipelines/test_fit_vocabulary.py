@@ -1,0 +1,158 @@
+"""The vocabulary: roles, rare codes, groups, scaling, and the population's rates."""
+
+import numpy as np
+import polars as pl
+import pytest
+from drawn_people import OUTCOMES, events_of, people, subjects_of
+from hypothesis import given, settings
+
+from data_schemas.age_units import DAYS_PER_YEAR
+from data_schemas.cohort import COVARIATE, DEATH_CODE, DISEASE, Codes, Events
+from data_schemas.dataset import DEATH, GROUP, Vocabulary
+from data_schemas.errors import UsageError
+from pipelines.fit_vocabulary import fit_vocabulary
+from pipelines.prepare_config import PrepareConfig
+
+NO_CODES = pl.DataFrame(Codes.create_empty())
+N_PEOPLE = 30
+
+
+def fit(events, codes=NO_CODES, n_people=N_PEOPLE, **settings):
+    subjects = pl.DataFrame(
+        {
+            "subject_id": range(n_people),
+            "sex": "female",
+            "entry_age_days": 1000.0,
+            "exit_age_days": 2000.0,
+        }
+    )
+    frame = pl.LazyFrame(
+        events, schema=dict(zip(Events.column_names(), (pl.Int64, pl.Float64, pl.String, pl.Float64), strict=True)),
+        orient="row",
+    )  # fmt: skip
+    return fit_vocabulary(subjects, frame, codes, PrepareConfig(**{"min_subjects": 2} | settings))
+
+
+def had(code, n, value=None, age=1500.0):
+    return [(person, age, code, value) for person in range(n)]
+
+
+def roles_of(vocabulary):
+    return dict(vocabulary.select(Vocabulary.code.name, Vocabulary.role.name).iter_rows())
+
+
+def row(vocabulary, code):
+    return vocabulary.row(by_predicate=pl.col(Vocabulary.code.name) == code, named=True)
+
+
+def codes(**kinds):
+    return pl.DataFrame(
+        {
+            Codes.code.name: list(kinds),
+            Codes.kind.name: list(kinds.values()),
+            Codes.description.name: [f"about {code}" for code in kinds],
+            Codes.chapter.name: pl.Series([None] * len(kinds), dtype=pl.String),
+        }
+    )
+
+
+def test_tokens_are_special_rows_diseases_groups_death_covariates_each_by_name():
+    events = [*had("z", 9), *had("bmi", 9, 25.0), *had("a", 9), *had(DEATH_CODE, 5), *had("age_at_menarche", 3, 12.0)]
+    vocabulary = fit(events, groups={"y_or": ("a",), "any": ("a", "z")})
+    assert vocabulary[Vocabulary.token.name].to_list() == list(range(10))
+    assert vocabulary[Vocabulary.code.name].to_list() == [
+        "pad", "query", "no_event", "a", "z", "any", "y_or", DEATH_CODE, "age_at_menarche", "bmi",
+    ]  # fmt: skip
+    Vocabulary.validate(vocabulary)
+
+
+def test_roles_come_from_settings_then_the_cohort_then_the_values():
+    events = [*had("listed", 9, 1.0), *had("nafld", 9), *had("x//yes", 9), *had("x//no", 9), *had("new", 9, 2.0)]
+    vocabulary = fit(events, codes(listed=DISEASE, nafld=DISEASE), input_only_codes=("nafld", "x//*"))
+    roles = roles_of(vocabulary)
+    assert roles["listed"] == DISEASE
+    assert roles["new"] == COVARIATE
+    assert {roles["nafld"], roles["x//yes"], roles["x//no"]} == {COVARIATE}
+    assert row(vocabulary, "listed")[Vocabulary.description.name] == "about listed"
+
+
+def test_death_is_death_whatever_settings_say_and_there_although_nobody_died():
+    assert roles_of(fit(had("a", 5), input_only_codes=("*",)))[DEATH_CODE] == DEATH
+    vocabulary = fit([*had("a", 5), *had(DEATH_CODE, 1)], input_only_codes=("*",))
+    assert roles_of(vocabulary)[DEATH_CODE] == DEATH
+    assert row(fit(had("a", 5)), DEATH_CODE)[Vocabulary.n_events.name] == 0
+
+
+def test_codes_of_too_few_people_are_left_out():
+    events = [*had("three", 3), *had("two", 2), *had("two", 2, age=1600.0)]
+    assert "two" not in roles_of(fit(events, min_subjects=3))
+    assert row(fit(events, min_subjects=3), "three")[Vocabulary.n_subjects.name] == 3
+    assert row(fit(events, min_subjects=2), "two")[Vocabulary.n_subjects.name] == 2  # people, not rows
+
+
+def test_a_group_counts_its_people_once_and_may_have_rare_and_input_only_members():
+    events = [*had("a", 6), *had("seldom", 1, age=1200.0), *had("visit", 8, age=1700.0)]
+    vocabulary = fit(events, groups={"any": ("a", "seldom", "visit")}, input_only_codes=("visit",))
+    group = row(vocabulary, "any")
+    assert group[Vocabulary.role.name] == GROUP
+    assert (group[Vocabulary.n_subjects.name], group[Vocabulary.n_events.name]) == (8, 8)
+    lost_days = 800 + 5 * 500 + 2 * 300  # person 0 falls ill at 1200, the others of `a` at 1500, the rest at 1700
+    assert group[Vocabulary.person_years.name] == pytest.approx((N_PEOPLE * 1000 - lost_days) / DAYS_PER_YEAR)
+
+
+@pytest.mark.parametrize("name", ["a", "rare", "pad", "query", "no_event", DEATH_CODE])
+def test_a_group_must_not_have_the_name_of_a_code(name):
+    with pytest.raises(UsageError, match=f"'{name}' is also the name of a code"):
+        fit([*had("a", 6), *had("rare", 1)], groups={name: ("a",)})
+
+
+@pytest.mark.parametrize(("members", "said"), [(("a", "nowhere", "b"), "b, nowhere"), ((), "none")])
+def test_a_group_with_unknown_or_no_members_is_refused(members, said):
+    with pytest.raises(UsageError, match=f"'any' names codes that no training person has: {said}"):
+        fit(had("a", 6), groups={"any": members})
+
+
+def test_a_typing_error_does_not_set_the_scale():
+    rng = np.random.default_rng(0)
+    values = [*rng.normal(25, 4, size=999).tolist(), 25_000.0]
+    clean = fit([(0, 1500.0, "bmi", value) for value in values[:-1]], min_subjects=1)
+    soiled = fit([(0, 1500.0, "bmi", value) for value in values], min_subjects=1)
+    for name in (Vocabulary.mean.name, Vocabulary.std.name):
+        assert row(soiled, "bmi")[name] == pytest.approx(row(clean, "bmi")[name], rel=0.02)
+    assert row(soiled, "bmi")[Vocabulary.std.name] == pytest.approx(4, rel=0.1)
+
+
+def test_scale_of_constant_single_and_missing_values():
+    events = [*had("same", 5, 7.0), (0, 1500.0, "once", 3.0), *had("empty", 5)]
+    vocabulary = fit(events, codes(empty=COVARIATE), min_subjects=1)
+    assert (row(vocabulary, "same")["mean"], row(vocabulary, "same")["std"]) == (7.0, 1.0)
+    assert (row(vocabulary, "once")["mean"], row(vocabulary, "once")["std"]) == (3.0, 1.0)
+    assert (row(vocabulary, "empty")["mean"], row(vocabulary, "empty")["std"]) == (None, None)
+
+
+def test_missing_values_do_not_count_in_the_scale():
+    events = [*had("bmi", 9, 20.0), *[(p, 1600.0, "bmi", 30.0) for p in range(9)], *had("bmi", 9, None, 1700.0)]
+    assert row(fit(events), "bmi")["mean"] == pytest.approx(25.0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(drawn=people(8))
+def test_events_and_person_years_equal_a_plain_loop(drawn):
+    present = {code for person in drawn for _, code, _ in person.events}
+    groups = {name: tuple(sorted(codes)) for name, codes in OUTCOMES.items() if len(codes) > 1 and codes <= present}
+    vocabulary = fit_vocabulary(
+        subjects_of(drawn), events_of(drawn), NO_CODES, PrepareConfig(min_subjects=1, groups=groups)
+    )
+    for outcome in [name for name in ("a", "b", DEATH_CODE, *groups) if name in {*present, *groups, DEATH_CODE}]:
+        n_events, days = 0, 0.0
+        for person in drawn:
+            first = person.first_age(OUTCOMES[outcome])
+            if first is not None and first <= person.entry:
+                continue
+            happened = first is not None and first <= person.exit
+            n_events += happened
+            days += (first if happened else person.exit) - person.entry
+        assert row(vocabulary, outcome)[Vocabulary.n_events.name] == n_events
+        assert row(vocabulary, outcome)[Vocabulary.person_years.name] == pytest.approx(days / DAYS_PER_YEAR)
+    covariates = vocabulary.filter(pl.col(Vocabulary.role.name) == COVARIATE)
+    assert covariates[Vocabulary.n_events.name].null_count() == covariates.height
