@@ -6,6 +6,8 @@ from pathlib import Path
 import polars as pl
 
 from data_schemas.cohort import TRAIN, TUNING
+from data_schemas.dataset import SEQUENCES_FOLDER
+from data_schemas.errors import InputContractError, Violation
 from data_schemas.sequence_batch import FutureTargets, SequenceBatch
 from models.config import TrainConfig
 from pipelines.draw_queries import PlannedBatch, plan_epoch
@@ -19,11 +21,18 @@ class DatasetBatches:
     """Training batches with queries drawn afresh each epoch, tuning batches with fixed ones."""
 
     def __init__(self, dataset: Path, vocabulary: pl.DataFrame, config: TrainConfig) -> None:
-        """Map the sequences into memory; nothing is read before it is needed."""
+        """Map the sequences into memory; nothing is read before it is needed.
+
+        Raises:
+            InputContractError: the tuning split is empty, so that no epoch could be called the best.
+        """
         self._config = config
         self._tables = TokenTables.of(vocabulary)
         self._train = read_split(dataset, TRAIN)
         self._tuning = read_split(dataset, TUNING)
+        if not any(len(shard) for shard in self._tuning):
+            folder = str(dataset / SEQUENCES_FOLDER / TUNING)
+            raise InputContractError([Violation(folder, "", "nobody falls into the tuning split; it stops training")])
 
     def count(self) -> int:
         """Return the number of training batches of an epoch."""

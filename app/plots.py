@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 
@@ -18,7 +19,7 @@ from data_schemas.results import AGE_SEX, CONCORDANCE, COX, MACRO_MEAN, MODEL, C
 
 # Okabe & Ito 2008, chosen to stay apart for every kind of colour blindness; the marker says the same again.
 _STYLES = {MODEL: ("#0072B2", "o", "model"), COX: ("#D55E00", "s", "Cox"), AGE_SEX: ("#7F7F7F", "D", "age and sex")}
-_SETTINGS = {
+_SETTINGS: Any = {
     "svg.hashsalt": "deephealth", "svg.fonttype": "none", "font.size": 10, "axes.spines.top": False,
     "axes.spines.right": False, "legend.frameon": False, "figure.constrained_layout.use": True,
 }  # fmt: skip

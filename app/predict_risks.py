@@ -13,9 +13,10 @@ import polars as pl
 import torch
 from numpy.typing import NDArray
 
+from app.checkpoint_files import VOCABULARY_HASH
 from data_schemas.age_units import DAYS_PER_YEAR, round_to_age_step, years_to_days
 from data_schemas.cohort import DEATH_CODE, Subjects
-from data_schemas.dataset import OUTCOME_ROLES, VOCABULARY_FILE, Vocabulary
+from data_schemas.dataset import OUTCOME_ROLES, REFERENCE_FILE, VOCABULARY_FILE, Vocabulary
 from data_schemas.errors import ModelRefusedError, UsageError
 from data_schemas.results import DEAD, OUTSIDE_FOLLOW_UP, PREVALENT, Outcomes, Risks
 from models.checkpoints import load_checkpoint, read_config
@@ -28,7 +29,6 @@ from pipelines.read_dataset import outcome_names, read_reference_rates, read_voc
 from pipelines.sequence_files import SequenceShard, shard_of
 from pipelines.tables_on_disk import hash_file
 
-VOCABULARY_HASH = "vocabulary_sha256"
 _BATCH_SIZE = 512
 _NO_REASON = ""
 
@@ -68,8 +68,9 @@ def load_risk_model(checkpoint: Path) -> ScoringModel:
         ModelRefusedError: says what is missing or differs.
     """
     facts = read_config(checkpoint)
-    if not (checkpoint / VOCABULARY_FILE).exists():
-        raise ModelRefusedError(f"{checkpoint / VOCABULARY_FILE}: missing")
+    for name in (VOCABULARY_FILE, REFERENCE_FILE):
+        if not (checkpoint / name).exists():
+            raise ModelRefusedError(f"{checkpoint / name}: missing")
     if hash_file(checkpoint / VOCABULARY_FILE) != facts.get(VOCABULARY_HASH):
         raise ModelRefusedError(f"{checkpoint / VOCABULARY_FILE}: is not the vocabulary this model was trained with")
     vocabulary = read_vocabulary(checkpoint)

@@ -1,5 +1,6 @@
 """Score everyone in a cohort: one file of risks for each file of events, and a manifest that says what was done."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -110,7 +111,7 @@ def _as_number(text: str) -> float | None:
         years = float(text)
     except ValueError:
         return None
-    return years if years >= 0 else None
+    return years if 0 <= years < math.inf else None
 
 
 def _as_date(text: str) -> date | None:

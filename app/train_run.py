@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from app.batches import DatasetBatches
+from app.checkpoint_files import DATA_HASH, VOCABULARY_HASH
 from app.plots import plot_training_curve
-from app.predict_risks import VOCABULARY_HASH, layout_of_vocabulary
+from app.predict_risks import layout_of_vocabulary
 from app.settings import Settings
 from app.terminal import show_progress
-from app.tracking import DATA_HASH, Run, Store, log_risk_model, run_exists, start_run
+from app.tracking import Run, Store, log_risk_model, run_exists, start_run
 from data_schemas.dataset import REFERENCE_FILE, VOCABULARY_FILE
 from models.checkpoints import save_checkpoint
 from models.config import TrainConfig
@@ -61,7 +62,7 @@ def train_run(dataset: Path, config: TrainConfig, settings: Settings, store: Sto
     name = f"{config.model_architecture} {config.model_size} {config.head} {config.mode}"
     tags = {"dataset": dataset.name, "dataset_sha256": manifest["content_sha256"]}
     run_id = known_run["run_id"] if known_run else None
-    with start_run(store, EXPERIMENT, name, config.model_dump(mode="json"), tags, run_id) as run:
+    with start_run(store, EXPERIMENT, name, config.model_dump(mode="json"), tags, run_id=run_id) as run:
         write_json({"run_id": run.run_id, "logged": False}, folder / _RUN_FILE)
         run.log_dataset(dataset.name, manifest["content_sha256"], dataset)
         progress = _run_epochs(config, model, DatasetBatches(dataset, vocabulary, config), folder)

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-_N_NODES = 48
-_SMALLEST_SHAPE = 0.1
+_N_NODES = 64
+_SMOOTHNESS = 3.0  # of the integrand at 0, in powers of s
 
 
 class CauseHazards(ABC):
@@ -29,24 +29,28 @@ class CauseHazards(ABC):
         """Return H_k(u) [...,K] at times u >= 0 [...,K]; H_k(0) = 0 with finite gradients."""
 
     def risk(self, horizons_years: Tensor) -> Tensor:
-        """Return the cumulative incidence [...,K,T] at T horizons.
+        """Return the cumulative incidence [...,K,T] at T horizons, float64.
 
         risk_k(h) = ∫₀ʰ h_k exp(-H_k - H_death) du, and 1 - exp(-H_death) for death (Prentice et al. 1978).
-        Gauss–Legendre in s with u = h·s^m; m is large enough that h_k(u)·du/ds has no singularity at 0.
+        Gauss–Legendre in s with u = h·s^m, where m makes h_k(u)·du/ds fall as s² or faster at 0, so that u^(ρ-1) is no
+        singularity there. For shapes between 0.2 and 5 the error is below 1e-6 up to cumulative hazards of 1000;
+        at the very ends (ρ_k = 0.1 beside ρ_death = 10) it reaches 1e-4 once H_death is over 100.
         """
         return torch.stack([self._risk_at(float(horizon)) for horizon in horizons_years], dim=-1)
 
     def _risk_at(self, horizon_years: float) -> Tensor:
-        shape = self._smallest_exponent()  # [...,K] of u at 0, of the cause and of death
-        power = 4.0 / shape
-        probability = torch.zeros_like(shape)
+        # float64: at ρ = 0.1 the first node lies at u = h·10⁻¹⁰⁴, which is 0 in float32 and makes the density NaN.
+        power = _SMOOTHNESS / self._exponent_at_zero().double().clamp(max=1.0)  # [...,K]
+        probability = torch.zeros_like(power)
         for node, weight in _gauss_legendre():
             u = horizon_years * node**power
             log_du = np.log(horizon_years * weight / node) + power * np.log(node) + torch.log(power)
             log_density = self.log_hazard(u) - self.cumulative_hazard(u) - self._death_hazard(u) + log_du
             probability = probability + log_density.exp()
-        death = self.cumulative_hazard(torch.full_like(shape, horizon_years))[..., self.death_outcome]
-        probability[..., self.death_outcome] = -torch.expm1(-death)
+        # The risk if nobody died: the exact bound of every risk, and the risk of death itself.
+        without_competition = -torch.expm1(-self.cumulative_hazard(torch.full_like(power, horizon_years)))
+        probability = torch.minimum(probability, without_competition)
+        probability[..., self.death_outcome] = without_competition[..., self.death_outcome]
         return probability
 
     @abstractmethod
@@ -54,8 +58,8 @@ class CauseHazards(ABC):
         """Return H_death at the K times of each row [...,K]."""
 
     @abstractmethod
-    def _smallest_exponent(self) -> Tensor:
-        """Return the smaller exponent of u near 0 in H_k and H_death [...,K], at most 1."""
+    def _exponent_at_zero(self) -> Tensor:
+        """Return the exponent ρ of H_k ~ u^ρ near u = 0 [...,K]."""
 
 
 @dataclass(frozen=True)
@@ -85,9 +89,8 @@ class WeibullHazards(CauseHazards):
         k = self.death_outcome
         return _weibull_cumulative(u_years, self.log_anchor_hazard[..., k, None], self.log_shape[..., k, None])
 
-    def _smallest_exponent(self) -> Tensor:
-        shape = self.log_shape.exp()
-        return torch.minimum(shape, shape[..., self.death_outcome, None]).clamp(_SMALLEST_SHAPE, 1.0)
+    def _exponent_at_zero(self) -> Tensor:
+        return self.log_shape.exp()
 
 
 _LOG_ANCHOR = float(np.log(WeibullHazards.ANCHOR_YEARS))

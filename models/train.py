@@ -86,6 +86,8 @@ def train(config: TrainConfig, model: RiskModel, batches: Batches, folder: Path)
     # 1. Optimizer, and the place where an earlier call was interrupted.
     optimizer = _optimizer(model, config)
     best = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    if not (folder / STATE_FILE).exists():  # interrupted before its first save, a run starts from these weights again
+        _save(folder / STATE_FILE, model, optimizer, best, Progress())
     progress = _restore(folder / STATE_FILE, model, optimizer, best)
     total_steps = batches.count() * config.max_epochs
     device = next(model.parameters()).device
@@ -208,8 +210,6 @@ def _save(
 
 
 def _restore(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, best: dict[str, Tensor]) -> Progress:
-    if not path.exists():
-        return Progress()
     tensors, metadata = read_tensors(path)
     model.load_state_dict({name: tensors[f"model.{name}"] for name in model.state_dict()})
     best.update({name: tensors[f"best.{name}"] for name in best})
@@ -217,5 +217,8 @@ def _restore(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, bes
         prefix = f"optimizer.{name}."
         state = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
         if state:
-            optimizer.state[parameter] = state
+            # AdamW keeps its step counter on the CPU, the moments beside the parameter.
+            optimizer.state[parameter] = {
+                key: value if key == "step" else value.to(parameter.device) for key, value in state.items()
+            }
     return Progress(**json.loads(metadata["progress"]))

@@ -9,7 +9,7 @@ from app.terminal import Report
 NAME = "nafld"
 # `nafld` was used to select people and `cardiac arrest` has too few cases: neither is judged.
 JUDGED = ("htn", "dyslipidemia", "diabetes", "stroke", "heart failure", "afib", "MI", "ang/isc", "DEATH")
-_TRAIN_CONFIG = Path(__file__).parents[1] / "configs" / "nafld_train.yaml"
+TRAIN_CONFIG = Path(__file__).parents[1] / "configs" / "nafld_train.yaml"
 
 
 def demo(*, out: Path = Path("demo"), settings: InjectedSettings) -> Report:
@@ -47,7 +47,7 @@ def demo(*, out: Path = Path("demo"), settings: InjectedSettings) -> Report:
 
     # 2. Train, and judge on the held-out people.
     store = open_store(home)
-    trained = train_run(dataset, read_config(TrainConfig, _TRAIN_CONFIG), home, store)
+    trained = train_run(dataset, read_config(TrainConfig, TRAIN_CONFIG), home, store)
     found = evaluate_model(load_risk_model(trained.checkpoint), dataset, evaluation, macro_outcomes=JUDGED)
     log_evaluation(Run(store, trained.run_id), found)
 

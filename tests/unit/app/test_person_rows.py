@@ -88,9 +88,9 @@ def test_every_missing_column_is_named():
     assert [violation.column for violation in caught.value.violations] == ["sex", "values"]
 
 
-def test_histories_unfold_up_to_the_landmark_under_row_numbers():
+def test_histories_unfold_under_row_numbers():
     tables = to_scoring_tables(read_person_rows(pd.DataFrame(ROWS)))
-    assert tables.events.collect().rows() == [(0, 5.0, "x", None), (2, 3.5, "x", 2.0)]
+    assert tables.events.collect().rows() == [(0, 5.0, "x", None), (0, 7.0, "y", None), (2, 3.5, "x", 2.0)]
     assert tables.subjects.select("subject_id", "sex", "entry_age_days", "exit_age_days").rows() == [
         (0, "female", 0.0, 7.0),
         (1, "male", 0.0, 4.0),
