@@ -50,10 +50,15 @@ class DatasetBatches:
     def _plan(self, shards: list[SequenceShard], seed: tuple[int, ...]) -> list[PlannedBatch]:
         config = self._config
         return plan_epoch(
-            shards, seed, config.batch_size, config.queries_per_person, first_at_entry=config.query_at_entry
+            shards,
+            seed,
+            config.batch_size,
+            config.queries_per_person,
+            first_at_entry=config.query_at_entry,
+            entry_share=config.entry_query_share,
         )
 
     def _load(self, shards: list[SequenceShard], planned: PlannedBatch) -> tuple[SequenceBatch, FutureTargets]:
         people = shards[planned.shard].take(planned.rows)
         batch = pad_batch(people, planned.query_ages_days, self._tables, self._config.max_events)
-        return batch, future_targets(people, planned.query_ages_days, self._tables)
+        return batch, future_targets(people, planned.query_ages_days, self._tables, planned.query_weights)

@@ -194,3 +194,7 @@ def _message(error: BaseException) -> str:
     frames = tracebacks.extract_tb(error.__traceback__)
     place = f" at {os.path.basename(frames[-1].filename)}:{frames[-1].lineno}" if frames else ""
     return f"unexpected {type(error).__name__}{place}; {TRACEBACK_FLAG} shows the details (they may show data)"
+
+
+if __name__ == "__main__":
+    run()

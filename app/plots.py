@@ -71,7 +71,10 @@ def plot_discrimination(metrics: pl.DataFrame, horizon_days: float, landmark: st
         axes.set(
             xlabel="concordance (0.5: chance, 1: perfect order)", title=f"Discrimination, {years} after {landmark}"
         )
-        axes.legend(loc="lower right")
+        if outcomes:
+            axes.legend(loc="lower right")
+        else:
+            _say_nothing_is_shown(axes)
         _save(figure, path)
 
 
@@ -90,11 +93,17 @@ def plot_calibration(calibration: pl.DataFrame, horizon_days: float, landmark: s
             _draw_calibration(axes, panel)
         for axes in grid.flat[len(panels) :]:
             axes.set_axis_off()
+        if not panels:
+            _say_nothing_is_shown(grid.flat[0])
         years = f"{horizon_days / DAYS_PER_YEAR:g}-year risk"
         figure.suptitle(f"Calibration, {years} after {landmark}: groups of predicted risk, at least 10 cases each")
         figure.supxlabel("predicted risk (mean of the group)")
         figure.supylabel("observed risk (Aalen–Johansen, 95 % interval)")
         _save(figure, path)
+
+
+def _say_nothing_is_shown(axes: Axes) -> None:
+    axes.text(0, 0.5, "no outcome has enough cases to be shown", transform=axes.transAxes)
 
 
 def _draw_calibration(axes: Axes, panel: pl.DataFrame) -> None:
@@ -106,8 +115,8 @@ def _draw_calibration(axes: Axes, panel: pl.DataFrame) -> None:
     axes.plot([0, largest], [0, largest], color="#CCCCCC", linewidth=1)
     axes.errorbar(predicted, observed, yerr=np.abs(limits - observed), fmt=marker, color=colour, markersize=4)
     axes.set(xlim=(0, largest), ylim=(0, largest), title=panel[CalibrationGroups.outcome.name][0])
-    axes.xaxis.set_major_formatter(mpl.ticker.PercentFormatter(1.0, decimals=0))
-    axes.yaxis.set_major_formatter(mpl.ticker.PercentFormatter(1.0, decimals=0))
+    axes.xaxis.set_major_formatter(mpl.ticker.PercentFormatter(1.0))
+    axes.yaxis.set_major_formatter(mpl.ticker.PercentFormatter(1.0))
 
 
 def _save(figure: Figure, path: Path) -> None:

@@ -42,6 +42,7 @@ class FutureTargets:
     time_years: torch.Tensor  # [B,Q,K] float32: to the first occurrence after the query, to exit or death otherwise
     happened: torch.Tensor  # [B,Q,K] bool: the outcome itself ended the time
     at_risk: torch.Tensor  # [B,Q,K] bool: entry <= query < exit and no earlier occurrence
+    query_weight: torch.Tensor  # [B,Q] float32: what the query counts in the likelihood, 1 on average
 
     def to(self, device: torch.device | str) -> FutureTargets:
         """Return the same targets on another device."""

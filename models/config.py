@@ -32,6 +32,9 @@ class TrainConfig(BaseModel):
     batch_size: int = Field(128, ge=1, description="people a step")
     queries_per_person: int = Field(4, ge=1, description="ages asked for each person in an epoch, drawn afresh")
     query_at_entry: bool = Field(True, description="one of them is the entry into observation")
+    entry_query_share: float = Field(
+        0.3, ge=0, le=1, description="of the weight of all queries that entry has, if asked"
+    )
     max_epochs: int = Field(30, ge=1, description="passes over the training people")
     patience_epochs: int = Field(6, ge=1, description="epochs without a better tuning likelihood before stopping")
     learning_rate: float = Field(1e-3, gt=0, description="at the end of the warm-up; falls along a cosine")

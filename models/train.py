@@ -141,8 +141,12 @@ def train(config: TrainConfig, model: RiskModel, batches: Batches, folder: Path)
 
 
 def mean_loss(model: RiskModel, batch: SequenceBatch, targets: FutureTargets) -> Tensor:
-    """Return the mean negative log-likelihood over the valid queries of a batch, in nats."""
-    losses = all_future_negative_log_likelihood(model(batch), targets)
+    """Return the weighted mean negative log-likelihood of the valid queries of a batch, in nats.
+
+    Divided by the number of queries and not by their weights, which are 1 on average over everybody: batches of
+    long and of short follow-up then add up to the likelihood of the whole.
+    """
+    losses = all_future_negative_log_likelihood(model(batch), targets) * targets.query_weight
     valid = batch.query_valid
     return torch.where(valid, losses, 0.0).sum() / valid.sum()
 

@@ -14,11 +14,12 @@ _BATCHES_SORTED_TOGETHER = 50  # lengths are sorted within so many batches: litt
 
 @dataclass(frozen=True)
 class PlannedBatch:
-    """People of one shard and their query ages [B,Q], ascending."""
+    """People of one shard, their query ages, ascending, and what each query counts in the likelihood (mean 1)."""
 
     shard: int
     rows: NDArray[np.int64]  # [B]
     query_ages_days: NDArray[np.float64]  # [B,Q]
+    query_weights: NDArray[np.float64]  # [B,Q]
 
 
 def draw_query_ages(
@@ -43,8 +44,39 @@ def draw_query_ages(
     return np.concatenate([entry_age_days[:, None], ages], axis=1) if first_at_entry else ages
 
 
+def weigh_queries(
+    entry_age_days: NDArray[np.float64],
+    exit_age_days: NDArray[np.float64],
+    n_queries: int,
+    *,
+    first_at_entry: bool,
+    entry_share: float,
+) -> NDArray[np.float64]:
+    """Return what each query of `draw_query_ages` counts [N,Q], mean 1: in proportion to the time it stands for.
+
+    Everybody is asked equally often, so without weights a year of a short follow-up counts more than one of a long
+    follow-up; and follow-up is short for who dies early. In a population with a constant hazard of death λ one
+    unweighted query a person, uniform in the follow-up, fits 2λ. A query that stands for 1/Q of its person's
+    follow-up samples person-time evenly, which the future of a person does not bias. The query at entry is unbiased
+    as it is: it gets the same weight for everyone, `entry_share` of the whole.
+    """
+    n_drawn = n_queries - 1 if first_at_entry else n_queries
+    follow_up = exit_age_days - entry_age_days
+    drawn = np.repeat((follow_up / max(follow_up.mean(), 1e-9))[:, None], n_drawn, axis=1)
+    if not first_at_entry:
+        return drawn
+    at_entry = np.full((len(follow_up), 1), entry_share * n_queries)
+    return np.concatenate([at_entry, drawn * (1 - entry_share) * n_queries / max(n_drawn, 1)], axis=1)
+
+
 def plan_epoch(
-    shards: list[SequenceShard], seed: tuple[int, ...], batch_size: int, n_queries: int, *, first_at_entry: bool
+    shards: list[SequenceShard],
+    seed: tuple[int, ...],
+    batch_size: int,
+    n_queries: int,
+    *,
+    first_at_entry: bool,
+    entry_share: float,
 ) -> list[PlannedBatch]:
     """Plan one pass over everybody: fresh query ages, batches of people whose histories are of similar length.
 
@@ -52,10 +84,19 @@ def plan_epoch(
     """
     rng = np.random.default_rng(seed)
     plan: list[PlannedBatch] = []
-    for number, shard in enumerate(shards):
-        ages = draw_query_ages(rng, shard.entry_age_days, shard.exit_age_days, n_queries, first_at_entry=first_at_entry)
+    entry = [shard.entry_age_days for shard in shards]
+    exit_ = [shard.exit_age_days for shard in shards]
+    weights = weigh_queries(
+        np.concatenate(entry), np.concatenate(exit_), n_queries, first_at_entry=first_at_entry, entry_share=entry_share
+    )
+    weights_of_shard = np.split(weights, np.cumsum([len(shard) for shard in shards])[:-1])
+    for number, (shard, weight) in enumerate(zip(shards, weights_of_shard, strict=True)):
+        ages = draw_query_ages(rng, entry[number], exit_[number], n_queries, first_at_entry=first_at_entry)
         lengths = shard.count_events_up_to(ages[:, -1])
-        plan += [PlannedBatch(number, rows, ages[rows]) for rows in _batches_by_length(rng, lengths, batch_size)]
+        plan += [
+            PlannedBatch(number, rows, ages[rows], weight[rows])
+            for rows in _batches_by_length(rng, lengths, batch_size)
+        ]
     return [plan[i] for i in rng.permutation(len(plan))]
 
 

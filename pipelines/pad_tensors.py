@@ -79,10 +79,16 @@ def pad_batch(
     )
 
 
-def future_targets(people: SequenceShard, query_ages_days: NDArray[np.float64], tables: TokenTables) -> FutureTargets:
+def future_targets(
+    people: SequenceShard,
+    query_ages_days: NDArray[np.float64],
+    tables: TokenTables,
+    query_weights: NDArray[np.float64] | None = None,
+) -> FutureTargets:
     """Return what followed each query: time to the first occurrence, else to exit or death, and who was at risk.
 
     At risk: entry <= query < exit and no occurrence at or before the query. An occurrence after exit is none.
+    Without `query_weights` [B,Q] every query counts 1.
     """
     n_people, n_queries = query_ages_days.shape
     shape = (n_people, n_queries, tables.n_outcomes)
@@ -106,10 +112,12 @@ def future_targets(people: SequenceShard, query_ages_days: NDArray[np.float64], 
 
     time_years = np.nan_to_num(time_days / DAYS_PER_YEAR)
     time_years = np.where(happened, np.maximum(time_years, _SHORTEST_GAP_YEARS), time_years)
+    weights = np.ones((n_people, n_queries)) if query_weights is None else query_weights
     return FutureTargets(
         time_years=torch.from_numpy(np.where(at_risk, time_years, 0.0).astype(np.float32)),
         happened=torch.from_numpy(happened & at_risk),
         at_risk=torch.from_numpy(at_risk),
+        query_weight=torch.from_numpy(weights.astype(np.float32)),
     )
 
 
