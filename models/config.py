@@ -41,6 +41,11 @@ class TrainConfig(BaseModel):
     final_learning_rate_share: float = Field(0.05, ge=0, le=1, description="of the learning rate, at the last epoch")
     warmup_steps: int = Field(100, ge=0, description="steps of linear rise")
     weight_decay: float = Field(0.1, ge=0, description="on matrices only")
+    weight_average_steps: int = Field(
+        200,
+        ge=1,
+        description="steps over which the weights are averaged that are judged and kept; 1: those of the step",
+    )
     clip_gradient_norm: float = Field(1.0, gt=0, description="largest norm of the gradient of one step")
     checkpoint_every_steps: int = Field(500, ge=1, description="steps between saved states, besides each epoch's end")
 

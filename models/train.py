@@ -1,9 +1,10 @@
 """The training loop: straight code, resumable, the same weights whether or not it was interrupted."""
 
+import copy
 import json
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
@@ -74,7 +75,7 @@ class EpochRecord:
 
 
 def train(config: TrainConfig, model: RiskModel, batches: Batches, folder: Path) -> Iterator[StepRecord | EpochRecord]:
-    """Train `model` in place, yielding a record a step and an epoch; it ends with the weights of the best epoch.
+    """Train `model` in place, yielding a record a step and an epoch; it ends with the best averaged weights.
 
     `folder` keeps the state of the run. Called again with the same arguments after an interruption it goes on from
     there, and ends with the very weights of an undisturbed run: query ages, batches and dropout follow from seed,
@@ -83,12 +84,13 @@ def train(config: TrainConfig, model: RiskModel, batches: Batches, folder: Path)
     Raises:
         FloatingPointError: the loss is no longer finite.
     """
-    # 1. Optimizer, and the place where an earlier call was interrupted.
+    # 1. Optimizer, running average of the weights, and the place where an earlier call was interrupted.
     optimizer = _optimizer(model, config)
-    best = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    averaged, best = copy.deepcopy(model), copy.deepcopy(model)
+    networks = {"model": model, "averaged": averaged, "best": best}
     if not (folder / STATE_FILE).exists():  # interrupted before its first save, a run starts from these weights again
-        _save(folder / STATE_FILE, model, optimizer, best, Progress())
-    progress = _restore(folder / STATE_FILE, model, optimizer, best)
+        _save(folder / STATE_FILE, networks, optimizer, Progress())
+    progress = _restore(folder / STATE_FILE, networks, optimizer)
     total_steps = batches.count() * config.max_epochs
     device = next(model.parameters()).device
 
@@ -110,6 +112,7 @@ def train(config: TrainConfig, model: RiskModel, batches: Batches, folder: Path)
             batch_loss.backward()  # type: ignore[no-untyped-call]
             nn.utils.clip_grad_norm_(model.parameters(), config.clip_gradient_norm)
             optimizer.step()
+            _average_weights(averaged, model, config.weight_average_steps, progress.step)
 
             loss = batch_loss.item()
             progress.step += 1
@@ -118,25 +121,25 @@ def train(config: TrainConfig, model: RiskModel, batches: Batches, folder: Path)
             speed = int(batch.valid.sum()) / (time.perf_counter() - started)
             yield StepRecord(progress.step, progress.epoch, loss, rate, speed)
             if progress.step % config.checkpoint_every_steps == 0:
-                _save(folder / STATE_FILE, model, optimizer, best, progress)
+                _save(folder / STATE_FILE, networks, optimizer, progress)
 
-        # 3. Judge the epoch on the tuning people; stop when nothing has improved for a while.
-        progress.tuning_losses.append(evaluate_loss(model, batches.tuning()))
+        # 3. Judge the averaged weights on the tuning people; stop when nothing has improved for a while.
+        progress.tuning_losses.append(evaluate_loss(averaged, batches.tuning()))
         progress.training_losses.append(progress.epoch_loss / max(progress.batch_in_epoch, 1))
         is_best = progress.best_epoch == progress.epoch
         if is_best:
-            best = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+            best.load_state_dict(averaged.state_dict())
         record = EpochRecord(
             progress.epoch, progress.step, progress.training_losses[-1], progress.tuning_losses[-1], is_best
         )
         waited = progress.epoch - progress.best_epoch
         progress.epoch, progress.batch_in_epoch, progress.epoch_loss = progress.epoch + 1, 0, 0.0
         progress.finished = progress.epoch >= config.max_epochs or waited >= config.patience_epochs
-        _save(folder / STATE_FILE, model, optimizer, best, progress)
+        _save(folder / STATE_FILE, networks, optimizer, progress)
         yield record
 
     # 4. The best epoch is the result.
-    model.load_state_dict(best)
+    model.load_state_dict(best.state_dict())
     model.eval()
 
 
@@ -187,6 +190,17 @@ def _learning_rate(config: TrainConfig, step: int, total_steps: int) -> float:
     return config.learning_rate * (low + (1 - low) * 0.5 * (1 + math.cos(math.pi * min(done, 1.0))))
 
 
+@torch.no_grad()
+def _average_weights(averaged: nn.Module, model: nn.Module, n_steps: int, step: int) -> None:
+    """Move the exponential running average towards the weights of this step; it forgets over about `n_steps`.
+
+    Averaged weights lie nearer to the bottom of the valley that noisy steps jump about in (Polyak & Juditsky 1992);
+    the first steps are forgotten sooner, so that the starting weights do not linger.
+    """
+    kept = min(1 - 1 / n_steps, step / (10 + step))
+    torch._foreach_lerp_(list(averaged.parameters()), list(model.parameters()), 1 - kept)
+
+
 def _drop_tokens(batch: SequenceBatch, share: float) -> SequenceBatch:
     """Hide a random share of the events from the network."""
     if share == 0:
@@ -200,24 +214,21 @@ def _step_seed(seed: int, step: int) -> int:
     return (seed * 1_000_003 + step + 1) % 2**63
 
 
-def _save(
-    path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, best: dict[str, Tensor], progress: Progress
-) -> None:
-    tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
-    tensors |= {f"best.{name}": tensor for name, tensor in best.items()}
-    for name, parameter in model.named_parameters():
+def _save(path: Path, networks: Mapping[str, nn.Module], optimizer: torch.optim.Optimizer, progress: Progress) -> None:
+    tensors = {
+        f"{role}.{name}": tensor for role, network in networks.items() for name, tensor in network.state_dict().items()
+    }
+    for name, parameter in networks["model"].named_parameters():
         tensors |= {f"optimizer.{name}.{key}": value for key, value in optimizer.state[parameter].items()}
     path.parent.mkdir(parents=True, exist_ok=True)
-    # One tensor each: safetensors refuses two names for one memory.
-    copies = {name: tensor.detach().clone() for name, tensor in tensors.items()}
-    write_tensors(path, copies, {"progress": json.dumps(asdict(progress))})
+    write_tensors(path, tensors, {"progress": json.dumps(asdict(progress))})
 
 
-def _restore(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, best: dict[str, Tensor]) -> Progress:
+def _restore(path: Path, networks: Mapping[str, nn.Module], optimizer: torch.optim.Optimizer) -> Progress:
     tensors, metadata = read_tensors(path)
-    model.load_state_dict({name: tensors[f"model.{name}"] for name in model.state_dict()})
-    best.update({name: tensors[f"best.{name}"] for name in best})
-    for name, parameter in model.named_parameters():
+    for role, network in networks.items():
+        network.load_state_dict({name: tensors[f"{role}.{name}"] for name in network.state_dict()})
+    for name, parameter in networks["model"].named_parameters():
         prefix = f"optimizer.{name}."
         state = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
         if state:

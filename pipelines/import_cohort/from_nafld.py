@@ -12,6 +12,8 @@ Allen AM, Therneau TM et al. 2018 (Hepatology 67:1726), tables `nafld1`, `nafld2
 - Diseases keep their source names as codes. Tests `hdl`, `sbp`, `fib4` are codes with a value; `smoke` 0/1 becomes
   `smoking//no`, `smoking//yes` without one; the BMI of `nafld1` becomes an event `bmi` at entry. Weight and height are
   not used: BMI is made of them.
+- Each person gets an event `index date` at entry. Diseases are found more often soon after the index date than later at
+  the same age, and nothing else in the events says for everyone how long ago it was.
 - Upstream errors: `chol` repeats `hdl` and `dbp` repeats `sbp` value for value. That is verified, then both are
   dropped and counted.
 
@@ -56,7 +58,7 @@ _FILES = {
 }
 _PEOPLE, _TESTS, _DISEASES = _FILES  # the three tables, by what they hold
 
-_BMI = "bmi"
+_BMI, _INDEX_DATE = "bmi", "index date"
 _REPEATS = {"chol": "hdl", "dbp": "sbp"}  # test -> the test whose values it repeats
 _SMOKING = {value: f"smoking{CATEGORY_SEPARATOR}{word}" for value, word in ((0.0, "no"), (1.0, "yes"))}
 _CODES = (
@@ -76,6 +78,7 @@ _CODES = (
     ("fib4", COVARIATE, "FIB-4 index of liver fibrosis", "measurement"),
     (_SMOKING[0.0], COVARIATE, "Does not smoke", "lifestyle"),
     (_SMOKING[1.0], COVARIATE, "Smokes", "lifestyle"),
+    (_INDEX_DATE, COVARIATE, "Diagnosis of NAFLD, or the same day of the person matched to it", "enrolment"),
     (DEATH_CODE, DEATH, "Death of any cause", "death"),
 )
 
@@ -156,6 +159,7 @@ def deliver_nafld(tables: Mapping[str, pl.DataFrame]) -> DeliveredCohort:
         derived={
             f"{DEATH_CODE} of {_PEOPLE} (status 1, at exit)": _make_deaths(people, subjects),
             f"{_BMI} of {_PEOPLE} (at entry)": _make_bmi(people, subjects),
+            f"{_INDEX_DATE} of {_PEOPLE} (at entry)": _make_index_dates(subjects),
         },
         codes=pl.LazyFrame(_CODES, schema=Codes.column_names(), orient="row"),
         event_rules=[_repeats_rule(test, repeated) for test, repeated in _REPEATS.items()],
@@ -224,6 +228,15 @@ def _make_bmi(people: pl.LazyFrame, subjects: pl.LazyFrame) -> pl.LazyFrame:
         Subjects.entry_age_days.col.alias(Events.age_days.name),
         pl.lit(_BMI).alias(Events.code.name),
         Events.numeric_value.col,
+    )
+
+
+def _make_index_dates(subjects: pl.LazyFrame) -> pl.LazyFrame:
+    return subjects.select(
+        Events.subject_id.col,
+        Subjects.entry_age_days.col.alias(Events.age_days.name),
+        pl.lit(_INDEX_DATE).alias(Events.code.name),
+        pl.lit(None, dtype=pl.Float64).alias(Events.numeric_value.name),
     )
 
 

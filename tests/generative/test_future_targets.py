@@ -151,6 +151,12 @@ def test_events_a_few_minutes_apart_count_as_half_a_day():
     assert targets_of(person, 60.0)["b"] == (30.0, False)
 
 
+def test_queries_count_one_unless_weights_are_given():
+    shard, queries = shard_for([Person("male", 10.0, 90.0, ())]), np.array([[20.0, 30.0]])
+    assert future_targets(shard, queries, TABLES).query_weight.tolist() == [[1.0, 1.0]]
+    assert future_targets(shard, queries, TABLES, queries / 10).query_weight.tolist() == [[2.0, 3.0]]
+
+
 def test_nobody_asked_gives_a_batch_of_padding():
     batch = pad_batch(shard_for([Person("male", 10.0, 90.0, ((1.0, "a", None),))]), np.array([[np.nan]]), TABLES, 5)
     assert batch.valid.tolist() == [[False]]

@@ -41,7 +41,8 @@ def test_every_row_is_accounted_for(imported: tuple[Path, ImportReport]) -> None
         "nafld3": (34_340, {"after_exit": 13}),
     }
     assert all(table.rows_read == table.rows_kept + table.rows_dropped for table in tables.values())
-    assert [(table.rows_read, table.rows_kept) for table in imported[1].derived] == [(1_364, 1_364), (12_588, 12_588)]
+    derived = [(table.rows_read, table.rows_kept) for table in imported[1].derived]
+    assert derived == [(1_364, 1_364), (12_588, 12_588), (17_549, 17_549)]  # death, BMI, index date
 
 
 def test_report_on_disk_names_the_upstream_errors(imported: tuple[Path, ImportReport]) -> None:
@@ -57,7 +58,7 @@ def test_report_on_disk_names_the_upstream_errors(imported: tuple[Path, ImportRe
 def test_events_are_sorted_and_within_follow_up(imported: tuple[Path, ImportReport]) -> None:
     cohort, report = imported
     events = scan_events(cohort).collect()
-    assert events.height == report.events == 251_726
+    assert events.height == report.events == 269_275
     in_order = events.select(pl.struct(Events.subject_id.name, Events.age_days.name).is_sorted()).item()
     assert in_order
     joined = events.join(read_subjects(cohort), on=Subjects.subject_id.name, how="left")
@@ -80,13 +81,15 @@ def test_codes_say_what_may_be_predicted(imported: tuple[Path, ImportReport]) ->
     assert codes.null_count().sum_horizontal().item() == 0
 
 
-def test_smoking_is_a_category_and_bmi_lies_at_entry(imported: tuple[Path, ImportReport]) -> None:
+def test_smoking_is_a_category_and_bmi_and_index_date_lie_at_entry(imported: tuple[Path, ImportReport]) -> None:
     events = scan_events(imported[0]).collect()
     smoking = events.filter(Events.code.col.str.starts_with("smoking"))
     assert set(smoking[Events.code.name]) == {"smoking//no", "smoking//yes"}
     assert smoking[Events.numeric_value.name].null_count() == smoking.height
-    bmi = events.filter(Events.code.col == "bmi").join(read_subjects(imported[0]), on=Subjects.subject_id.name)
-    assert bmi.filter(Events.age_days.col != Subjects.entry_age_days.col).is_empty()
+    at_entry = events.filter(Events.code.col.is_in(["bmi", "index date"]))
+    joined = at_entry.join(read_subjects(imported[0]), on=Subjects.subject_id.name)
+    assert joined.filter(Events.age_days.col != Subjects.entry_age_days.col).is_empty()
+    assert joined.filter(Events.code.col == "index date").height == 17_549
 
 
 def test_importing_again_gives_the_same_bytes(imported: tuple[Path, ImportReport], tmp_path: Path) -> None:

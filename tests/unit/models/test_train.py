@@ -1,0 +1,267 @@
+"""The training loop: it learns, it decays what it should, and an interruption changes nothing."""
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+from drawn_batches import LAYOUT, DrawnBatches, draw_batch, draw_targets
+from safetensors.torch import load_file
+
+from models.config import TrainConfig
+from models.losses import all_future_negative_log_likelihood
+from models.risk_model import seeded_model
+from models.train import STATE_FILE, EpochRecord, StepRecord, evaluate_loss, mean_loss, read_progress, train
+
+CONFIG = TrainConfig(
+    n_reasoning_rounds=2, max_epochs=3, warmup_steps=3, checkpoint_every_steps=3, token_dropout=0.1, seed=7,
+    patience_epochs=10,
+)  # fmt: skip
+N_STEPS = CONFIG.max_epochs * DrawnBatches().count()
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """Sums in another order would differ in the last bit."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def run(folder, config=CONFIG, batches=None, model=None):
+    """Train to the end; return the model and all records."""
+    model = model or seeded_model(config, LAYOUT)
+    records = list(train(config, model, batches or DrawnBatches(), folder))
+    return model, records
+
+
+def weights(model):
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def assert_equal_bits(one, other):
+    assert one.keys() == other.keys()
+    assert [name for name in one if not torch.equal(one[name], other[name])] == []
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    model, records = run(tmp_path_factory.mktemp("undisturbed"))
+    torch.set_num_threads(before)
+    return weights(model), records
+
+
+def test_there_is_a_record_a_step_and_an_epoch(undisturbed):
+    _, records = undisturbed
+    steps = [record for record in records if isinstance(record, StepRecord)]
+    epochs = [record for record in records if isinstance(record, EpochRecord)]
+    assert [record.step for record in steps] == list(range(1, N_STEPS + 1))
+    assert [record.epoch for record in epochs] == [0, 1, 2]
+    per_epoch = DrawnBatches().count()
+    for record in epochs:
+        losses = [step.loss for step in steps if step.epoch == record.epoch]
+        assert record.training_loss == pytest.approx(sum(losses) / per_epoch)
+    assert all(record.events_per_second > 0 for record in steps)
+
+
+def test_the_learning_rate_rises_and_falls_along_a_cosine(undisturbed):
+    rates = [record.learning_rate for record in undisturbed[1] if isinstance(record, StepRecord)]
+    peak = CONFIG.learning_rate
+    assert rates[:4] == pytest.approx([peak / 3, peak * 2 / 3, peak, peak])
+    assert all(later < earlier for earlier, later in itertools.pairwise(rates[3:]))
+    assert peak * 0.05 < rates[-1] < peak * 0.1
+
+
+class Interruption(Exception):  # noqa: N818
+    """Raised by whoever consumes the records."""
+
+
+@pytest.mark.parametrize("stop_after", range(1, N_STEPS + CONFIG.max_epochs))
+def test_interrupted_after_any_record_it_ends_with_the_same_weights(undisturbed, tmp_path, stop_after):
+    def consume():
+        model = seeded_model(CONFIG, LAYOUT)
+        for number, _ in enumerate(train(CONFIG, model, DrawnBatches(), tmp_path), 1):
+            if number == stop_after:
+                raise Interruption
+
+    with pytest.raises(Interruption):
+        consume()
+    model, records = run(tmp_path)
+    assert_equal_bits(weights(model), undisturbed[0])
+    last = [record for record in records if isinstance(record, EpochRecord)][-1]
+    assert last == undisturbed[1][-1]
+
+
+def test_the_same_model_in_memory_may_go_on(undisturbed, tmp_path):
+    model = seeded_model(CONFIG, LAYOUT)
+    for _ in range(3):
+        records = train(CONFIG, model, DrawnBatches(), tmp_path)
+        next(records), next(records)  # two steps: before the first regular save
+        records.close()
+    model, _ = run(tmp_path, model=model)
+    assert_equal_bits(weights(model), undisturbed[0])
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+import torch
+from test_train import CONFIG, LAYOUT, DrawnBatches, seeded_model, train
+torch.set_num_threads(1)
+torch.rand(int(sys.argv[2]))  # another process stands elsewhere in its random numbers
+for number, _ in enumerate(train(CONFIG, seeded_model(CONFIG, LAYOUT), DrawnBatches(), Path(sys.argv[1])), 1):
+    if number == int(sys.argv[2]):
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this system knows no SIGKILL")
+def test_a_killed_process_is_taken_up_again_to_the_same_weights(undisturbed, tmp_path):
+    folders = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(folders)}
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tmp_path), "8"], env=environ, capture_output=True, text=True, check=False
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    progress = read_progress(tmp_path)
+    assert (progress.step, progress.epoch, progress.finished) == (6, 1, False)
+    model, records = run(tmp_path)
+    assert_equal_bits(weights(model), undisturbed[0])
+    assert records[0].step == 7
+
+
+def test_a_finished_run_does_nothing_more_and_gives_the_same_weights(undisturbed, tmp_path):
+    run(tmp_path)
+    model, records = run(tmp_path, model=seeded_model(CONFIG.model_copy(update={"seed": 99}), LAYOUT))
+    assert records == []
+    assert_equal_bits(weights(model), undisturbed[0])
+    assert not list(tmp_path.glob("*.part"))
+
+
+@dataclass(frozen=True)
+class SameBatches:
+    """One batch of the same people again and again; the tuning people are the same people, or their opposites."""
+
+    opposite: bool = False
+
+    def count(self):
+        return 5
+
+    def training(self, epoch, skip):
+        return iter([self._pair(False)] * (5 - skip))
+
+    def tuning(self):
+        return iter([self._pair(self.opposite)])
+
+    def _pair(self, opposite):
+        batch = draw_batch(0, 16, 5, 2)
+        targets = draw_targets(0, batch)
+        if opposite:
+            happened = targets.at_risk & ~targets.happened
+            targets = replace(targets, happened=happened)
+        return batch, targets
+
+
+def test_the_loss_falls(tmp_path):
+    config = CONFIG.model_copy(update={"max_epochs": 6, "mlp_dropout": 0.0, "token_dropout": 0.0, "warmup_steps": 0})
+    _, records = run(tmp_path, config, SameBatches())
+    losses = [record.loss for record in records if isinstance(record, StepRecord)]
+    assert losses[-1] < losses[0] - 0.5
+    tuning = [record.tuning_loss for record in records if isinstance(record, EpochRecord)]
+    assert tuning == sorted(tuning, reverse=True)
+
+
+def test_early_stopping_keeps_the_best_epoch(tmp_path):
+    config = CONFIG.model_copy(
+        update={"max_epochs": 30, "patience_epochs": 2, "learning_rate": 3e-3, "warmup_steps": 0, "mlp_dropout": 0.0}
+    )
+    batches = SameBatches(opposite=True)
+    model, records = run(tmp_path, config, batches)
+    epochs = [record for record in records if isinstance(record, EpochRecord)]
+    tuning = [record.tuning_loss for record in epochs]
+    assert len(epochs) < 30
+    assert tuning.index(min(tuning)) == len(tuning) - 3
+    assert [record.is_best for record in epochs][-3:] == [True, False, False]
+    assert evaluate_loss(model, batches.tuning()) == min(tuning)
+    assert read_progress(tmp_path).best_epoch == len(tuning) - 3
+    assert not model.training
+
+
+def test_only_matrices_decay(tmp_path):
+    """With a loss that ignores the network, decay is all that moves a weight."""
+    config = CONFIG.model_copy(update={"max_epochs": 1, "weight_decay": 0.5, "warmup_steps": 0})
+
+    class NothingAtRisk(DrawnBatches):
+        def _draw(self, seed):
+            batch, targets = super()._draw(seed)
+            nothing = torch.zeros_like(targets.at_risk)
+            return batch, replace(
+                targets, time_years=torch.zeros_like(targets.time_years), happened=nothing, at_risk=nothing
+            )
+
+    before = seeded_model(config, LAYOUT)
+    with torch.no_grad():
+        for parameter in before.parameters():
+            parameter.add_(0.1)
+    start = weights(before)
+    after, records = run(tmp_path, config, NothingAtRisk(), before)
+    assert records[0].loss == 0.0
+    state = load_file(tmp_path / STATE_FILE)  # the last step's weights; the model has the best epoch's
+    for name, parameter in after.named_parameters():
+        now = state[f"model.{name}"]
+        if parameter.ndim >= 2:
+            assert (now.abs() < start[name].abs())[start[name] != 0].all(), name
+        else:
+            assert torch.equal(now, start[name]), name
+
+
+@pytest.mark.parametrize("n_steps", [1, 3, 200])
+def test_the_kept_weights_are_the_running_average(tmp_path, n_steps):
+    config = CONFIG.model_copy(update={"max_epochs": 1, "weight_average_steps": n_steps})
+    model = seeded_model(config, LAYOUT)
+    expected = None
+    for record in train(config, model, DrawnBatches(), tmp_path):
+        if isinstance(record, StepRecord):
+            now, step = model.backbone.prototypes.detach().double(), record.step - 1
+            kept = min(1 - 1 / n_steps, step / (10 + step))
+            expected = now if expected is None else kept * expected + (1 - kept) * now
+    torch.testing.assert_close(model.backbone.prototypes.detach().double(), expected, rtol=1e-6, atol=1e-8)
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
+    model = seeded_model(CONFIG, LAYOUT)
+    with torch.no_grad():
+        model.head.anchor_proj.bias.fill_(float("nan"))
+    with pytest.raises(FloatingPointError, match="the loss is nan at step 0; try a lower learning rate"):
+        run(tmp_path, model=model)
+
+
+def test_queries_that_do_not_count_leave_the_loss_alone():
+    model = seeded_model(CONFIG, LAYOUT).eval()
+    batch, targets = next(DrawnBatches().tuning())
+    half = replace(batch, query_valid=torch.tensor([[True, False]]).expand(6, 2))
+    first = replace(batch, query_ages_days=batch.query_ages_days[:, :1], query_valid=batch.query_valid[:, :1])
+    first_targets = replace(targets, **{name: tensor[:, :1] for name, tensor in vars(targets).items()})
+    assert mean_loss(model, half, targets).item() == pytest.approx(mean_loss(model, first, first_targets).item())
+
+
+def test_the_loss_is_weighted_and_divided_by_the_number_of_queries():
+    model = seeded_model(CONFIG, LAYOUT).eval()
+    batch, targets = next(DrawnBatches().tuning())
+    each = all_future_negative_log_likelihood(model(batch), targets)
+    expected = sum(targets.query_weight[b, q].item() * each[b, q].item() for b in range(6) for q in range(2)) / 12
+    assert mean_loss(model, batch, targets).item() == pytest.approx(expected, rel=1e-5)
+    double = replace(targets, query_weight=2 * targets.query_weight)
+    assert mean_loss(model, batch, double).item() == pytest.approx(2 * expected, rel=1e-5)
+
+
+def test_nothing_saved_is_no_progress(tmp_path):
+    assert read_progress(tmp_path) is None
