@@ -11,7 +11,8 @@ from data_schemas.errors import ModelRefusedError
 from pipelines.tables_on_disk import hash_file, read_json
 
 CONFIG_FILE = "train_config.json"
-VOCABULARY_HASH, DATA_HASH = "vocabulary_sha256", "data_sha256"  # keys of train_config.json, kept in the description
+# Keys of train_config.json; the first two are kept in the description.
+VOCABULARY_HASH, DATA_HASH, REFERENCE_HASH = "vocabulary_sha256", "data_sha256", "reference_rates_sha256"
 PACKAGE_VERSION, FILE_HASHES, CHECKPOINT_HASH = "deephealth_version", "checkpoint_files_sha256", "checkpoint_sha256"
 
 

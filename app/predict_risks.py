@@ -13,7 +13,7 @@ import polars as pl
 import torch
 from numpy.typing import NDArray
 
-from app.checkpoint_files import VOCABULARY_HASH
+from app.checkpoint_files import REFERENCE_HASH, VOCABULARY_HASH
 from data_schemas.age_units import DAYS_PER_YEAR, round_to_age_step, years_to_days
 from data_schemas.cohort import DEATH_CODE, Subjects
 from data_schemas.dataset import OUTCOME_ROLES, REFERENCE_FILE, VOCABULARY_FILE, Vocabulary
@@ -68,11 +68,11 @@ def load_risk_model(checkpoint: Path) -> ScoringModel:
         ModelRefusedError: says what is missing or differs.
     """
     facts = read_config(checkpoint)
-    for name in (VOCABULARY_FILE, REFERENCE_FILE):
+    for name, key in ((VOCABULARY_FILE, VOCABULARY_HASH), (REFERENCE_FILE, REFERENCE_HASH)):
         if not (checkpoint / name).exists():
             raise ModelRefusedError(f"{checkpoint / name}: missing")
-    if hash_file(checkpoint / VOCABULARY_FILE) != facts.get(VOCABULARY_HASH):
-        raise ModelRefusedError(f"{checkpoint / VOCABULARY_FILE}: is not the vocabulary this model was trained with")
+        if hash_file(checkpoint / name) != facts.get(key):
+            raise ModelRefusedError(f"{checkpoint / name}: is not the file this model was trained with (sha256)")
     vocabulary = read_vocabulary(checkpoint)
     network = load_checkpoint(checkpoint, layout_of_vocabulary(vocabulary))
     return ScoringModel(network, vocabulary, read_reference_rates(checkpoint), facts)

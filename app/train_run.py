@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from app.batches import DatasetBatches
-from app.checkpoint_files import DATA_HASH, VOCABULARY_HASH
+from app.checkpoint_files import DATA_HASH, REFERENCE_HASH, VOCABULARY_HASH
 from app.plots import plot_training_curve
 from app.predict_risks import layout_of_vocabulary
 from app.settings import Settings
@@ -105,6 +105,7 @@ def _write_checkpoint(folder: Path, model: RiskModel, dataset: Path, manifest: d
     checkpoint = folder / "checkpoint"
     facts = {
         VOCABULARY_HASH: hash_file(dataset / VOCABULARY_FILE),
+        REFERENCE_HASH: hash_file(dataset / REFERENCE_FILE),
         DATA_HASH: manifest["content_sha256"],
         "versions": {name: version(name) for name in ("deephealth", "torch")},
     }

@@ -41,7 +41,7 @@ class Sequences(dy.Schema):
     """`dataset/sequences/{train,tuning,held_out}/*.arrow`, one row a subject, memory-mapped Arrow IPC.
 
     `tokens`, `ages_days`, `values` are one entry an event, by age and within a day covariates, diseases, death.
-    Values are as delivered (null: none). `first_tokens` and `first_ages_days` are the first occurrence of each
+    Values are as delivered (NaN: none). `first_tokens` and `first_ages_days` are the first occurrence of each
     outcome of the full history, groups included, by token: what at-risk flags and targets are read from.
     """
 
@@ -51,7 +51,7 @@ class Sequences(dy.Schema):
     exit_age_days = dy.Float64(nullable=False)
     tokens = dy.List(dy.Int32(), nullable=False)
     ages_days = dy.List(dy.Float64(), nullable=False)
-    values = dy.List(dy.Float32(nullable=True), nullable=False)
+    values = dy.List(dy.Float32(allow_nan=True), nullable=False)
     first_tokens = dy.List(dy.Int32(), nullable=False)
     first_ages_days = dy.List(dy.Float64(), nullable=False)
 

@@ -54,7 +54,8 @@ def _event_lists(events: pl.LazyFrame, vocabulary: pl.DataFrame) -> pl.LazyFrame
         .agg(
             Vocabulary.token.col.cast(pl.Int32).alias(Sequences.tokens.name),
             Events.age_days.col.alias(Sequences.ages_days.name),
-            Events.numeric_value.col.cast(pl.Float32).alias(Sequences.values.name),
+            # NaN, not null: an array with nulls could not be mapped into memory as it is
+            Events.numeric_value.col.cast(pl.Float32).fill_null(float("nan")).alias(Sequences.values.name),
         )
     )
 

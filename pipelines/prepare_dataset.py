@@ -38,12 +38,13 @@ from pipelines.tables_on_disk import (
     read_codes,
     read_json,
     read_subjects,
+    require_file,
     scan_events,
     write_json,
     write_parquet,
 )
 
-_FORMAT = 1  # raised when the layout of a dataset changes, so that an old one is made anew
+_FORMAT = 2  # raised when the layout of a dataset changes, so that an old one is made anew
 
 
 @dataclass(frozen=True)
@@ -78,16 +79,15 @@ def prepare_dataset(cohort: Path, out: Path, config: PrepareConfig) -> PreparedD
     source = fingerprint_cohort(cohort)
     settings = config.model_dump(mode="json")
     existing = _existing_manifest(out)
-    if existing and (existing["format"], existing["source"], existing["settings"]) == (_FORMAT, source, settings):
+    wanted = {"format": _FORMAT, "source": source, "settings": settings}
+    if existing and all(existing.get(key) == value for key, value in wanted.items()) and _is_whole(out, existing):
         return PreparedDataset(out, fresh=False, manifest=existing)
     temporary = out.with_name(f".{out.name}.{os.getpid()}.part")
     shutil.rmtree(temporary, ignore_errors=True)
     try:
         counts = _write_tables(cohort, temporary, config)
         manifest = {
-            "format": _FORMAT,
-            "source": source,
-            "settings": settings,
+            **wanted,
             "counts": counts,
             "versions": {"deephealth": version("deephealth"), "polars": version("polars")},
             "content_sha256": _hash_folder(temporary),
@@ -104,12 +104,13 @@ def read_manifest(dataset: Path) -> dict[str, Any]:
     """Read the manifest of a prepared dataset.
 
     Raises:
-        InputContractError: the folder holds no dataset.
+        InputContractError: the folder holds no dataset, or one in the layout of another version.
     """
     path = dataset / MANIFEST_FILE
-    if not path.exists():
-        raise InputContractError([Violation(str(path), "", "not found; make a dataset with `deephealth prepare`")])
-    manifest: dict[str, Any] = read_json(path)
+    manifest: dict[str, Any] = read_json(require_file(path, "not found; make a dataset with `deephealth prepare`"))
+    if manifest.get("format") != _FORMAT:
+        rule = f"the dataset has layout {manifest.get('format')}, this version reads {_FORMAT}; prepare it again"
+        raise InputContractError([Violation(str(path), "", rule)])
     return manifest
 
 
@@ -125,7 +126,8 @@ def _existing_manifest(out: Path) -> dict[str, Any] | None:
         return None
     if not (out / MANIFEST_FILE).exists():
         raise UsageError(f"{out} is not empty and holds no dataset; choose another folder for --out")
-    return read_manifest(out)
+    manifest: dict[str, Any] = read_json(out / MANIFEST_FILE)
+    return manifest
 
 
 def _write_tables(cohort: Path, out: Path, config: PrepareConfig) -> dict[str, Any]:
@@ -163,7 +165,13 @@ def _write_splits(cohort: Path, subjects: pl.DataFrame, vocabulary: pl.DataFrame
             write_sequences(sequences, out / SEQUENCES_FOLDER / split / f"{name}.arrow")
 
 
+def _is_whole(dataset: Path, manifest: dict[str, Any]) -> bool:
+    """Say whether the files are still those the manifest was written for."""
+    return bool(manifest["content_sha256"] == _hash_folder(dataset))
+
+
 def _hash_folder(folder: Path) -> str:
-    """Hash names and contents of all files, in name order."""
-    files = {str(path.relative_to(folder)): hash_file(path) for path in sorted(folder.rglob("*")) if path.is_file()}
+    """Hash names and contents of all files but the manifest, in name order."""
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != MANIFEST_FILE]
+    files = {str(path.relative_to(folder)): hash_file(path) for path in paths}
     return hashlib.sha256(json.dumps(files).encode()).hexdigest()

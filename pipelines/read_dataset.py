@@ -53,7 +53,7 @@ def scan_split_events(dataset: Path, split: str, vocabulary: pl.DataFrame) -> pl
             Sequences.subject_id.col,
             Sequences.ages_days.col.alias(Events.age_days.name),
             _code_of(Sequences.tokens.col, vocabulary).alias(Events.code.name),
-            Sequences.values.col.cast(pl.Float64).alias(Events.numeric_value.name),
+            Sequences.values.col.cast(pl.Float64).fill_nan(None).alias(Events.numeric_value.name),
         )
     )
 

@@ -92,7 +92,7 @@ def read_split(dataset: Path, split: str) -> list[SequenceShard]:
 
 
 def shard_of_table(table: pa.Table) -> SequenceShard:
-    """View an Arrow table of `Sequences` as flat arrays; nothing but null values is copied."""
+    """View an Arrow table of `Sequences` as flat arrays; nothing is copied."""
     offsets, tokens = _flat(table, Sequences.tokens.name)
     first_offsets, first_tokens = _flat(table, Sequences.first_tokens.name)
     return SequenceShard(
@@ -116,7 +116,7 @@ def _column(table: pa.Table, name: str) -> pa.Array:
 
 
 def _numbers(array: pa.Array) -> NDArray:  # type: ignore[type-arg]  # the type follows the column
-    numbers: NDArray = array.to_numpy(zero_copy_only=array.null_count == 0)  # type: ignore[type-arg]
+    numbers: NDArray = array.to_numpy(zero_copy_only=True)  # type: ignore[type-arg]
     return numbers
 
 

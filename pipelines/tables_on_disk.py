@@ -60,7 +60,11 @@ def read_subjects(cohort: Path) -> pl.DataFrame:
 
 def event_files(cohort: Path) -> list[Path]:
     """List the event files of an imported cohort, in name order; a subject's rows are in one of them."""
-    return sorted(require_file(cohort / EVENTS_FOLDER, _NO_COHORT).glob("*.parquet"))
+    folder = require_file(cohort / EVENTS_FOLDER, _NO_COHORT)
+    files = sorted(folder.glob("*.parquet"))
+    if not files:
+        raise InputContractError([Violation(str(folder), "", f"holds no parquet files; {_NO_COHORT}")])
+    return files
 
 
 def scan_events(cohort: Path) -> pl.LazyFrame:

@@ -188,7 +188,8 @@ def contract_rules(schema: type[dy.Schema]) -> list[RowRule]:
     # The rules of a whole row have no public listing in dataframely 3.1; the column they are about is named first.
     for rule, content in schema._schema_validation_rules().items():
         names = content.expr.meta.root_names()
-        comparable = pl.all_horizontal(pl.col(name).is_finite() for name in names)
+        numbers = [name for name in names if schema.columns()[name].dtype.is_float()]
+        comparable = pl.all_horizontal(pl.lit(value=True), *(pl.col(name).is_finite() for name in numbers))
         rules.append(RowRule(rule, _SENTENCES.get(rule, rule), comparable & ~content.expr, names[0]))
     return rules
 

@@ -35,9 +35,12 @@ def checkpoint(small_dataset, tmp_path_factory):
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.03)
-    save_checkpoint(folder, network, {"vocabulary_sha256": hash_file(small_dataset / "vocabulary.parquet")})
-    for name in ("vocabulary.parquet", "reference_rates.parquet"):
-        shutil.copyfile(small_dataset / name, folder / name)
+    tables = ("vocabulary", "reference_rates")
+    save_checkpoint(
+        folder, network, {f"{name}_sha256": hash_file(small_dataset / f"{name}.parquet") for name in tables}
+    )
+    for name in tables:
+        shutil.copyfile(small_dataset / f"{name}.parquet", folder / f"{name}.parquet")
     return folder
 
 
@@ -247,7 +250,16 @@ def test_another_vocabulary_is_refused(copied):
     vocabulary = pl.read_parquet(copied / "vocabulary.parquet")
     swapped = vocabulary.with_columns(pl.col(Vocabulary.code.name).replace({"angina": "stroke", "stroke": "angina"}))
     swapped.write_parquet(copied / "vocabulary.parquet")
-    with pytest.raises(ModelRefusedError, match=r"vocabulary\.parquet: is not the vocabulary this model was trained"):
+    with pytest.raises(ModelRefusedError, match=r"vocabulary\.parquet: is not the file this model was trained with"):
+        load_risk_model(copied)
+
+
+def test_other_reference_rates_are_refused(copied):
+    rates = pl.read_parquet(copied / "reference_rates.parquet")
+    rates.with_columns(pl.col("rate_per_year") * 2).write_parquet(copied / "reference_rates.parquet")
+    with pytest.raises(
+        ModelRefusedError, match=r"reference_rates\.parquet: is not the file this model was trained with"
+    ):
         load_risk_model(copied)
 
 

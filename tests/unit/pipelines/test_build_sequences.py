@@ -1,5 +1,7 @@
 """Sequences: every known event once, in order, with the first occurrences of the full history."""
 
+import math
+
 import polars as pl
 import pytest
 from drawn_people import OUTCOMES, ROLES, TOKENS, VOCABULARY, events_of, people, subjects_of
@@ -22,7 +24,8 @@ def test_sequences_equal_a_plain_sort(drawn):
         known.sort(key=lambda event: (event[0], PLACE_ON_ONE_DAY[ROLES[event[1]]], TOKENS[event[1]], event[2] or -1.0))
         assert found[Sequences.ages_days.name] == [age for age, _, _ in known]
         assert found[Sequences.tokens.name] == [TOKENS[code] for _, code, _ in known]
-        assert found[Sequences.values.name] == [value for _, _, value in known]
+        values = [math.nan if value is None else value for _, _, value in known]
+        assert found[Sequences.values.name] == pytest.approx(values, nan_ok=True)
         assert found[Sequences.sex.name] == SEXES.index(person.sex)
         firsts = {TOKENS[outcome]: person.first_age(codes) for outcome, codes in OUTCOMES.items()}
         assert dict(zip(found[Sequences.first_tokens.name], found[Sequences.first_ages_days.name], strict=True)) == {
