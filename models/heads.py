@@ -41,4 +41,10 @@ class WeibullHead(nn.Module):
             return WeibullHazards(start + self.anchor_proj(state), log_shape, self.death_outcome)
 
 
+    @torch.no_grad()
+    def shift_log_hazards(self, shift: Tensor) -> None:
+        """Add `shift` [K] to every log-hazard of each cause."""
+        self.anchor_proj.bias.add_(shift.to(self.anchor_proj.bias))
+
+
 HEADS = {"weibull": WeibullHead}

@@ -138,9 +138,10 @@ def train(config: TrainConfig, model: RiskModel, batches: Batches, folder: Path)
         _save(folder / STATE_FILE, networks, optimizer, progress)
         yield record
 
-    # 4. The best epoch is the result.
+    # 4. The best epoch is the result, with the level of each cause set to what was observed.
     model.load_state_dict(best.state_dict())
     model.eval()
+    model.head.shift_log_hazards(observed_to_expected(model, batches.training(config.max_epochs, 0)).log())
 
 
 def mean_loss(model: RiskModel, batch: SequenceBatch, targets: FutureTargets) -> Tensor:
@@ -165,6 +166,25 @@ def evaluate_loss(model: RiskModel, batches: Iterator[tuple[SequenceBatch, Futur
         total += mean_loss(model, batch.to(device), targets.to(device)).item() * n_queries
         count += n_queries
     return total / max(count, 1)
+
+
+@torch.no_grad()
+def observed_to_expected(model: RiskModel, batches: Iterator[tuple[SequenceBatch, FutureTargets]]) -> Tensor:
+    """Return Σ events / Σ H_k(time at risk) of each cause over all queries [K].
+
+    Adding its logarithm to the log-hazards maximises the likelihood over the level of each cause alone. The level that
+    training ends with is a little off: its last steps are noisy, averaging lags, and dropout is on, which makes the
+    mean of exp(η) larger than the hazard without it. Half an event on both sides keeps a cause without cases finite.
+    """
+    device = next(model.parameters()).device
+    observed = expected = torch.full((model.layout.n_outcomes,), 0.5, dtype=torch.float64, device=device)
+    for batch, targets in batches:
+        now, then = batch.to(device), targets.to(device)
+        weight = (then.query_weight * now.query_valid)[..., None]
+        hazard = torch.where(then.at_risk, model(now).cumulative_hazard(then.time_years), 0.0)
+        observed = observed + (then.happened * weight).sum((0, 1))
+        expected = expected + (hazard * weight).sum((0, 1))
+    return observed / expected
 
 
 def read_progress(folder: Path) -> Progress | None:

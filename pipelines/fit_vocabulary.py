@@ -19,10 +19,10 @@ from data_schemas.dataset import (
 )
 from data_schemas.errors import UsageError
 from data_schemas.results import FirstOccurrences
+from pipelines.central_scale import central_mean, central_std
 from pipelines.find_first_occurrences import find_first_occurrences
 from pipelines.prepare_config import PrepareConfig
 
-_CENTRAL_QUANTILES = (0.005, 0.995)  # of a covariate's training values; the rest does not set its scale
 _SPECIAL_ROWS = ((PAD, PAD), (QUERY, QUERY), (NO_EVENT, NO_EVENT))
 _ROLE_ORDER = (DISEASE, GROUP, DEATH, COVARIATE)
 
@@ -60,17 +60,12 @@ def fit_vocabulary(
 
 def _count_codes(events: pl.LazyFrame) -> pl.DataFrame:
     """Return one row a code: people who have it, and the trimmed mean and standard deviation of its values."""
-    value = Events.numeric_value.col
-    low, high = (value.quantile(q) for q in _CENTRAL_QUANTILES)
-    central = value.filter(value.is_between(low, high))
-    # A constant value has no spread to scale by; 1 leaves it at zero after centring.
-    spread = pl.when(central.std() > 0).then(central.std()).when(value.count() > 0).then(1.0)
     return (
         events.group_by(Events.code.name)
         .agg(
             Events.subject_id.col.n_unique().cast(pl.Int64).alias(Vocabulary.n_subjects.name),
-            central.mean().alias(Vocabulary.mean.name),
-            spread.alias(Vocabulary.std.name),
+            central_mean(Events.numeric_value.col).alias(Vocabulary.mean.name),
+            central_std(Events.numeric_value.col).alias(Vocabulary.std.name),
         )
         .collect()
     )

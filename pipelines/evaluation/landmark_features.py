@@ -12,6 +12,7 @@ import polars as pl
 from data_schemas.age_units import DAYS_PER_YEAR
 from data_schemas.cohort import CATEGORY_SEPARATOR, DEATH_CODE, FEMALE, SEXES, Events, Subjects
 from data_schemas.results import Outcomes
+from pipelines.central_scale import central_mean, central_std
 
 MIN_PEOPLE = 20  # a column needs so many people in the training split who have what it says
 LARGEST_VALUE = 5.0  # standard deviations; beyond, a value is taken for a typing error and clipped
@@ -24,7 +25,7 @@ _KEYS = (_SUBJECT, _LANDMARK)
 
 @dataclass(frozen=True)
 class Measurement:
-    """A code with numeric values: the latest one, standardised with the mean and deviation of the training split."""
+    """A code with numeric values: the latest one, standardised with the central scale of the training split."""
 
     code: str
     mean: float
@@ -63,7 +64,7 @@ def fit_landmark_features(people: pl.DataFrame, events: pl.LazyFrame, min_people
     has_value = latest.filter(Events.numeric_value.col.is_not_null())
     measured = _counted(has_value, Events.code.col, min_people)
     scales = has_value.group_by(Events.code.name).agg(
-        mean=Events.numeric_value.col.mean(), std=Events.numeric_value.col.std()
+        mean=central_mean(Events.numeric_value.col), std=central_std(Events.numeric_value.col)
     )
     scale_of = {code: (mean, std) for code, mean, std in scales.iter_rows()}
     valueless = latest.filter(~Events.code.col.is_in(measured))
@@ -71,7 +72,7 @@ def fit_landmark_features(people: pl.DataFrame, events: pl.LazyFrame, min_people
     sexes = people[Subjects.sex.name].unique()
     return LandmarkFeatures(
         sexes=tuple(sex for sex in SEXES if sex in sexes and sex != FEMALE),
-        measurements=tuple(Measurement(code, *scale_of[code]) for code in measured if (scale_of[code][1] or 0.0) > 0.0),
+        measurements=tuple(Measurement(code, *scale_of[code]) for code in measured),
         categories=tuple(_fit_categories(_latest_levels(valueless), min_people)),
         history=tuple(_counted(valueless.filter(~is_category), Events.code.col, min_people)),
     )

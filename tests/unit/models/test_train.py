@@ -16,7 +16,16 @@ from safetensors.torch import load_file
 from models.config import TrainConfig
 from models.losses import all_future_negative_log_likelihood
 from models.risk_model import seeded_model
-from models.train import STATE_FILE, EpochRecord, StepRecord, evaluate_loss, mean_loss, read_progress, train
+from models.train import (
+    STATE_FILE,
+    EpochRecord,
+    StepRecord,
+    evaluate_loss,
+    mean_loss,
+    observed_to_expected,
+    read_progress,
+    train,
+)
 
 CONFIG = TrainConfig(
     n_reasoning_rounds=2, max_epochs=3, warmup_steps=3, checkpoint_every_steps=3, token_dropout=0.1, seed=7,
@@ -190,6 +199,11 @@ def test_early_stopping_keeps_the_best_epoch(tmp_path):
     assert len(epochs) < 30
     assert tuning.index(min(tuning)) == len(tuning) - 3
     assert [record.is_best for record in epochs][-3:] == [True, False, False]
+    state = load_file(tmp_path / STATE_FILE)
+    kept = {name: state[f"best.{name}"] for name in model.state_dict()}
+    final = model.state_dict()
+    assert [name for name in kept if not torch.equal(kept[name], final[name])] == ["head.anchor_proj.bias"]
+    model.load_state_dict(kept)
     assert evaluate_loss(model, batches.tuning()) == min(tuning)
     assert read_progress(tmp_path).best_epoch == len(tuning) - 3
     assert not model.training
@@ -265,3 +279,29 @@ def test_the_loss_is_weighted_and_divided_by_the_number_of_queries():
 
 def test_nothing_saved_is_no_progress(tmp_path):
     assert read_progress(tmp_path) is None
+
+
+def test_the_level_of_each_cause_is_set_to_what_was_observed(tmp_path):
+    model, _ = run(tmp_path, CONFIG.model_copy(update={"mlp_dropout": 0.5}))
+    final_level = model.head.anchor_proj.bias.detach().clone()
+    state = load_file(tmp_path / STATE_FILE)
+    model.load_state_dict({name: state[f"best.{name}"] for name in model.state_dict()})
+    ratio = observed_to_expected(model, DrawnBatches().training(CONFIG.max_epochs, 0))
+    assert (ratio - 1).abs().max() > 0.05  # heavy dropout leaves the level off
+    torch.testing.assert_close(final_level - model.head.anchor_proj.bias, ratio.log().float(), atol=1e-6, rtol=1e-5)
+
+
+def test_observed_to_expected_equals_a_plain_loop():
+    model, (batch, targets) = seeded_model(CONFIG, LAYOUT).eval(), next(DrawnBatches().training(0, 0))
+    weights = torch.rand(targets.query_weight.shape, generator=torch.Generator().manual_seed(1)) * 2
+    targets = replace(targets, query_weight=weights)
+    hazard = model(batch).cumulative_hazard(targets.time_years).detach()
+    for cause in range(LAYOUT.n_outcomes):
+        events = expected = 0.5
+        for person in range(len(batch.sex)):
+            for query in range(batch.query_ages_days.shape[1]):
+                if targets.at_risk[person, query, cause] and batch.query_valid[person, query]:
+                    events += float(weights[person, query] * targets.happened[person, query, cause])
+                    expected += float(weights[person, query] * hazard[person, query, cause])
+        found = observed_to_expected(model, iter([(batch, targets)]))[cause]
+        assert found == pytest.approx(events / expected, rel=1e-5)
