@@ -40,7 +40,6 @@ class WeibullHead(nn.Module):
             log_shape = _LOG_LARGEST_SHAPE * torch.tanh(self.shape_proj(state) / _LOG_LARGEST_SHAPE)
             return WeibullHazards(start + self.anchor_proj(state), log_shape, self.death_outcome)
 
-
     @torch.no_grad()
     def shift_log_hazards(self, shift: Tensor) -> None:
         """Add `shift` [K] to every log-hazard of each cause."""

@@ -90,7 +90,7 @@ class SharedEventTrajectoryCore(nn.Module):
         return state + mixed
 
     def _read(self, state: Tensor, memory: EventMemory) -> Tensor:
-        queries = state @ self.q_proj  # [B,H,Q,Dh] · [H,Dh,Dh]
+        queries = torch.einsum("bhqd,hde->bhqe", state, self.q_proj)
         if memory.query_angles is not None:
             queries = rotate(queries, *memory.query_angles)
         scores = queries @ memory.keys.transpose(-1, -2) * self.size.trajectory_dim**-0.5 + memory.bias
