@@ -1,7 +1,8 @@
 """How good the demo's model is beside Cox and age and sex, over several random splits of the nafld cohort.
 
 One split is one draw of 2,600 held-out people: its macro concordance moves by 0.01 from draw to draw for every
-predictor, so a comparison needs several. Each split is prepared, trained and evaluated like the demo.
+predictor, so a comparison needs several. Each split is prepared, trained and evaluated like the demo. The seeds start
+at 2: the held-out people of seed 1, the demo's, were looked at while the model was designed.
 
     .venv/bin/python benchmarks/nafld.py [--splits 5] [--quick] [--json FILE] [--set key=value ...]
 """
@@ -41,6 +42,7 @@ from pipelines.import_cohort.from_nafld import import_nafld
 from pipelines.prepare_config import PrepareConfig
 from pipelines.prepare_dataset import prepare_dataset
 
+_FIRST_SEED = 2
 _QUICK = ("max_epochs=1", "n_reasoning_rounds=2", "batch_size=512")
 
 
@@ -92,7 +94,7 @@ def main() -> None:
         folder = Path(temporary)
         import_nafld(folder / "cohort")
         rows = []
-        for seed in range(1, splits + 1):
+        for seed in range(_FIRST_SEED, _FIRST_SEED + splits):
             rows.append(
                 run_split(folder / "cohort", folder / str(seed), seed, overrides, 20 if arguments.quick else 200)
             )

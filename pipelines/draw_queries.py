@@ -103,10 +103,17 @@ def plan_epoch(
 def _batches_by_length(
     rng: np.random.Generator, lengths: NDArray[np.int64], batch_size: int
 ) -> Iterator[NDArray[np.int64]]:
-    """Yield everybody once: shuffled, sorted by length within a window of batches, cut into batches."""
+    """Yield everybody once: shuffled, sorted by length within a window of batches, cut into batches.
+
+    What is left over joins the batch before where it is less than half a batch: a step on three people would weigh
+    each of them as much as forty others.
+    """
     order = rng.permutation(len(lengths))
     window = batch_size * _BATCHES_SORTED_TOGETHER
     for start in range(0, len(order), window):
         part = order[start : start + window]
         part = part[np.argsort(lengths[part], kind="stable")]
-        yield from (part[at : at + batch_size] for at in range(0, len(part), batch_size))
+        cuts = list(range(batch_size, len(part), batch_size))
+        if cuts and len(part) - cuts[-1] < batch_size / 2:
+            cuts.pop()
+        yield from np.split(part, cuts)

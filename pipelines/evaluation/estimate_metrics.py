@@ -47,7 +47,7 @@ METRICS = (
 
 @dataclass(frozen=True)
 class OutcomeSample:
-    """People at risk of one outcome who have a risk from every predictor."""
+    """People at risk of one outcome who have a risk from every predictor that has any; risks of the others are NaN."""
 
     outcome: str
     person: IntArray  # [n] column of the weight matrix
@@ -60,6 +60,10 @@ class OutcomeSample:
         """Say who has the outcome up to a horizon: [n]."""
         cases: BoolArray = (self.status == OUTCOME) & (self.time <= horizon)
         return cases
+
+    def has_risks(self, predictor: int) -> bool:
+        """Say whether a predictor knows this outcome."""
+        return not np.isnan(self.risks[predictor]).any()
 
     def count_cases(self, horizon: float) -> int:
         """Return the number of cases up to a horizon."""
@@ -95,7 +99,7 @@ def estimate_metrics(
         if sample.count_cases(horizon) < SMALLEST_SHOWN_COUNT:
             continue
         known = inverse_censoring_weights(sample.time, sample.status, horizon, censoring, weights)
-        for p in range(n_predictors):
+        for p in filter(sample.has_risks, range(n_predictors)):
             values = {
                 **_discrimination(sample, sample.risks[p, h], horizon, known, weights),
                 **_accuracy(sample, sample.risks[p, h], horizon, known, weights, observed=observed[:, h]),
@@ -143,7 +147,8 @@ def _accuracy(
 
 def calibration_groups(sample: OutcomeSample, horizons: FloatArray, weights: FloatArray) -> Iterator[CalibrationGroup]:
     """Yield observed against predicted risk by tenths of predicted risk; nothing at horizons with under 10 cases."""
-    for p, (h, horizon) in product(range(len(sample.risks)), enumerate(horizons)):
+    known = filter(sample.has_risks, range(len(sample.risks)))
+    for p, (h, horizon) in product(known, enumerate(horizons)):
         is_case = sample.is_case(horizon)
         if is_case.sum() < SMALLEST_SHOWN_COUNT:
             continue

@@ -56,13 +56,13 @@ def evaluate_risks(
     """Judge every predictor on exactly the same people, at one landmark and several horizons.
 
     `outcomes` (schema `Outcomes`) are the people at risk, `risks_by_predictor` (schema `Risks`) what each predictor
-    said; people without a risk from any one of them are left out of that outcome and counted. Outcomes with fewer
-    than `min_cases` cases up to the largest horizon are left out and listed; where an outcome has fewer than 10 cases
+    said; people without a risk from any predictor that knows the outcome are left out of it and counted. Outcomes with
+    fewer than `min_cases` cases up to the largest horizon are left out and listed; where one has fewer than 10 cases
     up to a smaller horizon its estimates there are null. Concordance is lifelines' number with the risk at the
     horizon as score. Intervals are 95 % percentiles over people, one weight matrix for everything, so that
     differences (`model-cox`, `model-age_sex`) and means over outcomes are paired. The macro mean is over
-    `macro_outcomes` (default: all that are judged) that have an estimate at the horizon. Pooled observed/expected is
-    Σ_k n_k AJ_k(h) / Σ_k Σ_i risk_ki(h).
+    `macro_outcomes` (default: all that are judged) that have an estimate at the horizon, and so is the pooled
+    observed/expected ratio Σ_k n_k AJ_k(h) / Σ_k Σ_i risk_ki(h).
 
     Raises InputContractError where a predictor has two risks for one person, outcome and horizon, or none at all for
     these people and landmarks.
@@ -111,7 +111,7 @@ def _join_samples(
 ) -> Iterator[OutcomeSample]:
     """Yield the people of each outcome who have a risk from every predictor at every horizon, outcomes by name."""
     joined = people
-    risk_columns = []
+    columns: dict[str, list[str]] = {}
     for predictor, risks in risks_by_predictor.items():
         wanted = risks.select(*_KEYS, Risks.horizon_days.name, Risks.risk.col.fill_nan(None)).join(
             people.select(_KEYS), on=_KEYS, how="semi"
@@ -119,14 +119,16 @@ def _join_samples(
         _check_risks(wanted, predictor, is_needed=not people.is_empty())
         for horizon in horizons:
             column = f"{predictor} {horizon}"
-            risk_columns.append(column)
+            columns.setdefault(predictor, []).append(column)
             at_horizon = wanted.filter(Risks.horizon_days.col == horizon).select(*_KEYS, Risks.risk.col.alias(column))
             joined = joined.join(at_horizon, on=_KEYS, how="left", maintain_order="left")
     for key, rows in joined.sort(Outcomes.outcome.name, maintain_order=True).group_by(
         Outcomes.outcome.name, maintain_order=True
     ):
-        complete = rows.drop_nulls(risk_columns)
-        risks_array = np.ascontiguousarray(complete.select(risk_columns).to_numpy().T)
+        known = [name for names in columns.values() if _is_any_known(rows.select(names)) for name in names]
+        complete = rows.drop_nulls(known) if known else rows.clear()
+        every = [name for names in columns.values() for name in names]
+        risks_array = np.ascontiguousarray(complete.select(pl.col(every).fill_null(np.nan)).to_numpy().T)
         yield OutcomeSample(
             outcome=str(key[0]),
             person=complete[_PERSON].to_numpy().astype(np.int64),
@@ -135,6 +137,10 @@ def _join_samples(
             risks=risks_array.reshape(len(risks_by_predictor), horizons.size, complete.height),
             n_without_risk=rows.height - complete.height,
         )
+
+
+def _is_any_known(risks: pl.DataFrame) -> bool:
+    return risks.null_count().sum_horizontal().sum() < risks.width * risks.height
 
 
 def _check_risks(risks: pl.DataFrame, predictor: str, *, is_needed: bool) -> None:

@@ -27,7 +27,7 @@ from pipelines.evaluation.landmark_features import (
     landmark_features,
 )
 
-PENALIZER, PENALIZER_OF_RETRY = 0.01, 0.1
+PENALIZER, PENALIZER_OF_RETRY = 0.01, 0.03  # lifelines multiplies them by the number of people
 MIN_CASES = 20
 # lifelines warns below 1e-4; a column that hardly varies among cases would separate them from the others.
 SMALLEST_VARIANCE = 1e-4

@@ -69,8 +69,7 @@ class MetricsTable:
         ]
         if is_in_macro.any():
             parts += self._macro_rows(estimates, is_in_macro)
-        if outcomes:
-            parts.append(self._pooled_rows(estimates))
+            parts.append(self._pooled_rows(estimates, is_in_macro))
         return pl.concat(parts)
 
     def _macro_rows(self, estimates: Mapping[str, FloatArray], is_in_macro: BoolArray) -> list[pl.DataFrame]:
@@ -87,11 +86,11 @@ class MetricsTable:
         parts.append(self._rows(OUTCOMES_AVERAGED, [MACRO_MEAN], self.predictors, n_averaged, counts))
         return parts
 
-    def _pooled_rows(self, estimates: Mapping[str, FloatArray]) -> pl.DataFrame:
-        """Sum what was observed and what was expected over outcomes, in people."""
+    def _pooled_rows(self, estimates: Mapping[str, FloatArray], is_in_macro: BoolArray) -> pl.DataFrame:
+        """Sum what was observed and what was expected over the outcomes of the macro mean, in people."""
         people = np.stack([self.weights[:, sample.person].sum(axis=1) for sample in self.samples])[:, None, None]
         observed, predicted = estimates[OBSERVED_RISK], estimates[PREDICTED_RISK]
-        enters = has_value(observed) & has_value(predicted)
+        enters = has_value(observed) & has_value(predicted) & is_in_macro[:, None]
         is_used = enters[:, None, :, None]
         ratio = observed_expected_ratio(
             np.where(is_used, observed * people, 0.0).sum(axis=0),

@@ -29,4 +29,4 @@ def test_the_loss_curve_is_reproduced(tmp_path):
     expected, found = json.loads(NUMBERS.read_text(encoding="utf-8")), loss_curve(tmp_path)
     for name in ("training_loss", "tuning_loss"):
         np.testing.assert_allclose(found[name], expected[name], rtol=TOLERANCE)
-    assert len(found["training_loss"]) == 40
+    assert len(found["training_loss"]) == 32

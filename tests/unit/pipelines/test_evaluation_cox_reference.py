@@ -225,11 +225,11 @@ def test_a_fit_that_does_not_converge_is_repeated_with_the_larger_penaliser(monk
 
     monkeypatch.setattr(cox_module, "_try_lifelines", fail_first)
     reference = fit_cox_reference(*TRAINING, ["A"])
-    assert tried == [0.01, 0.1, 0.01, 0.1]
-    assert reference.outcomes["A"].penalizer == 0.1
+    assert tried == [0.01, 0.03, 0.01, 0.03]
+    assert reference.outcomes["A"].penalizer == 0.03
     monkeypatch.setattr(cox_module, "_try_lifelines", lambda frame, penalizer: None)
     reference = fit_cox_reference(*TRAINING, ["A"])
-    assert reference.not_fitted["A"] == "no convergence with penalisers 0.01 and 0.1"
+    assert reference.not_fitted["A"] == "no convergence with penalisers 0.01 and 0.03"
 
 
 def test_lifelines_warnings_of_convergence_are_failures() -> None:

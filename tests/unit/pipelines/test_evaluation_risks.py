@@ -193,6 +193,21 @@ def test_people_without_a_risk_from_any_predictor_are_left_out_for_all() -> None
     )
 
 
+def test_a_predictor_that_does_not_know_an_outcome_keeps_no_other_from_being_judged() -> None:
+    both = {MODEL: PREDICTORS[MODEL], COX: PREDICTORS[COX].filter(Risks.outcome.col != "seldom")}
+    found = evaluate_risks(OUTCOMES, both, "entry", HORIZONS, n_bootstrap=20)
+    alone = evaluate_risks(OUTCOMES, {MODEL: both[MODEL]}, "entry", HORIZONS, n_bootstrap=20)
+    of_model = (Metrics.outcome.col == "seldom") & (Metrics.predictor.col == MODEL)
+    assert found.metrics.filter(of_model).drop_nulls(Metrics.estimate.name).height > 0
+    assert found.metrics.filter(of_model).equals(alone.metrics.filter(of_model))
+    of_cox = (Metrics.outcome.col == "seldom") & Metrics.predictor.col.str.contains(COX)
+    estimates = found.metrics.filter(of_cox & (Metrics.metric.col != OBSERVED_RISK))[Metrics.estimate.name]
+    assert estimates.len() > 0
+    assert estimates.null_count() == estimates.len()
+    macro = found.metrics.filter((Metrics.outcome.col == MACRO_MEAN) & (Metrics.metric.col == OUTCOMES_AVERAGED))
+    assert macro[Metrics.estimate.name].max() == 1  # a mean is over the outcomes that every predictor has
+
+
 def test_calibration_groups_show_nothing_small(result: EvaluationResult) -> None:
     table = result.calibration
     assert table[CalibrationGroups.n_events.name].min() >= 10
