@@ -17,7 +17,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from data_schemas.errors import ModelRefusedError
-from models.backbones.event_trajectory import SIZES
 from models.config import TrainConfig
 from models.risk_model import RiskModel, count_parameters
 from models.vocabulary_layout import VocabularyLayout
@@ -28,12 +27,11 @@ _FINGERPRINT = "backbone.architecture_fingerprint"
 
 
 def describe_model(model: RiskModel) -> dict[str, Any]:
-    """Return what `train_config.json` says of the network: every config key, the size preset, parameter counts."""
+    """Return what `train_config.json` says of the network: every config key, what the backbone fixes, counts."""
     total, trainable = count_parameters(model)
-    size = SIZES[model.config.model_size]
     return {
         **model.config.model_dump(mode="json"),
-        **vars(size),
+        **model.backbone.describe(),
         "model_parameter_count": total,
         "trainable_parameter_count": trainable,
     }
@@ -73,12 +71,11 @@ def load_checkpoint(folder: Path, layout: VocabularyLayout) -> RiskModel:
     config = _verified_config(content, folder / CONFIG_FILE)
     with torch.random.fork_rng(devices=[]):  # building draws initial weights; the caller's generator stays untouched
         model = RiskModel(config, layout)
+    for key, expected in describe_model(model).items():
+        if content.get(key) != expected:
+            raise ModelRefusedError(f"{folder / CONFIG_FILE}: {key} is {content.get(key)}, the model has {expected}")
     tensors, _ = read_tensors(folder / WEIGHTS_FILE)
     _verify_tensors(tensors, model, folder / WEIGHTS_FILE)
-    expected = describe_model(model)
-    for key in ("model_parameter_count", "trainable_parameter_count"):
-        if content.get(key) != expected[key]:
-            raise ModelRefusedError(f"{CONFIG_FILE}: {key} is {content.get(key)}, the model has {expected[key]}")
     model.load_state_dict(tensors, strict=True)
     return model.eval()
 
@@ -117,9 +114,6 @@ def _verified_config(content: Mapping[str, Any], path: Path) -> TrainConfig:
     except ValidationError as error:
         first = error.errors()[0]
         raise ModelRefusedError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
-    for key, expected in vars(SIZES[config.model_size]).items():
-        if content.get(key) != expected:
-            raise ModelRefusedError(f"{path}: {key} is {content.get(key)}, size {config.model_size} has {expected}")
     return config
 
 
@@ -136,7 +130,7 @@ def _verify_tensors(tensors: Mapping[str, Tensor], model: RiskModel, path: Path)
     if not torch.equal(tensors[_FINGERPRINT], expected[_FINGERPRINT]):
         has, needs = tensors[_FINGERPRINT].tolist(), expected[_FINGERPRINT].tolist()
         raise ModelRefusedError(
-            f"{path}: d_model, n_trajectory, n_reasoning_rounds are {has} in the weights, {needs} in {CONFIG_FILE}"
+            f"{path}: {model.backbone.FINGERPRINT} are {has} in the weights, {needs} in {CONFIG_FILE}"
         )
 
 

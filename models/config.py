@@ -13,10 +13,13 @@ class TrainConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
     # The network.
-    model_architecture: Literal["event_trajectory_shared_v1"] = Field(
+    model_architecture: Literal["event_trajectory_shared_v1", "traj_mixer_v5", "delphi_gpt_v1"] = Field(
         "event_trajectory_shared_v1", description="name of the backbone"
     )
-    model_size: ModelSize = Field("nano", description="size preset of the backbone")
+    model_size: ModelSize = Field("nano", description="size preset of event_trajectory_shared_v1")
+    d_model: int = Field(120, ge=4, description="width of the other backbones")
+    n_head: int = Field(10, ge=1, description="attention heads, and groups of traj_mixer_v5, of the other backbones")
+    n_layer: int = Field(12, ge=1, description="layers of the other backbones")
     n_reasoning_rounds: int = Field(12, ge=1, le=64, description="passes through the shared core; no parameters")
     time_mode: Literal["absolute", "relative"] = Field(
         "relative", description="relative adds rotary encoding and a bias by the time between query and event"
@@ -53,4 +56,11 @@ class TrainConfig(BaseModel):
     def _some_query_is_drawn(self) -> "TrainConfig":
         if self.query_at_entry and self.queries_per_person < 2:
             raise ValueError("query_at_entry needs queries_per_person of 2 or more, so that later ages are seen too")
+        return self
+
+    @model_validator(mode="after")
+    def _heads_divide_the_width(self) -> "TrainConfig":
+        of_preset = self.model_architecture == "event_trajectory_shared_v1"
+        if not of_preset and self.d_model % (2 * self.n_head):
+            raise ValueError("d_model must be a multiple of 2 * n_head: rotation turns pairs of a head's coordinates")
         return self

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from data_schemas.cohort import SEXES
 from data_schemas.dataset import QUERY_TOKEN
 from data_schemas.sequence_batch import SequenceBatch
-from models.time_encoding import TOKEN_STD, AgeEncoding
+from models.time_encoding import TOKEN_STD
 from models.vocabulary_layout import VocabularyLayout
 
 
@@ -21,11 +21,11 @@ class EventEmbedding(nn.Module):
 
     measured_row: Tensor
 
-    def __init__(self, layout: VocabularyLayout, width: int) -> None:
-        """Make the tables of tokens, sex and measured codes."""
+    def __init__(self, layout: VocabularyLayout, width: int, age_encoding: nn.Module) -> None:
+        """Make the tables of tokens, sex and measured codes; `age_encoding` maps ages [...] in days to [...,D]."""
         super().__init__()
         self.token = nn.Embedding(layout.n_tokens, width)
-        self.age = AgeEncoding(width)
+        self.age = age_encoding
         self.sex = nn.Embedding(len(SEXES), width)
         n_measured = sum(layout.carries_value)
         if n_measured:
@@ -46,6 +46,10 @@ class EventEmbedding(nn.Module):
             self.token.weight[QUERY_TOKEN] + self.age(batch.query_ages_days) + self.sex(batch.sex)[:, None]
         )
         return features
+
+    def rows(self, batch: SequenceBatch) -> Tensor:
+        """Return events and queries as rows of one sequence [B,L+Q,D]."""
+        return torch.cat([self.events(batch), self.queries(batch)], dim=1)
 
     def _measurements(self, batch: SequenceBatch) -> Tensor:
         row = self.measured_row[batch.tokens]  # [B,L]

@@ -41,11 +41,34 @@ class AgeEncoding(nn.Module):
     def forward(self, age_days: Tensor) -> Tensor:
         """Map ages [...] in days to vectors [...,D]."""
         age_years = age_days.double() / DAYS_PER_YEAR
-        angles = 2 * math.pi * age_years[..., None] / self.wavelengths_years
-        sinusoids = torch.cat([angles.sin(), angles.cos()], dim=-1) * SINUSOID_SCALE
+        sinusoids = _sinusoids(age_years, self.wavelengths_years) * SINUSOID_SCALE
         weight = self.legendre_proj.weight
         encoded: Tensor = self.legendre_proj(_legendre(age_years).to(weight.dtype)) + sinusoids.to(weight.dtype)
         return encoded
+
+
+class SinusoidalAge(nn.Module):
+    """Age as sinusoids through a linear map, as in Delphi."""
+
+    wavelengths_years: Tensor
+
+    def __init__(self, width: int) -> None:
+        """Make the map width → width."""
+        super().__init__()
+        self.sinusoid_proj = nn.Linear(width, width, bias=False)
+        wavelengths = log_spaced(*_SINUSOID_WAVELENGTHS_YEARS, width // 2)
+        self.register_buffer("wavelengths_years", wavelengths, persistent=False)
+
+    def forward(self, age_days: Tensor) -> Tensor:
+        """Map ages [...] in days to vectors [...,D]."""
+        sinusoids = _sinusoids(age_days.double() / DAYS_PER_YEAR, self.wavelengths_years)
+        encoded: Tensor = self.sinusoid_proj(sinusoids.to(self.sinusoid_proj.weight.dtype))
+        return encoded
+
+
+def _sinusoids(age_years: Tensor, wavelengths_years: Tensor) -> Tensor:
+    angles = 2 * math.pi * age_years[..., None] / wavelengths_years
+    return torch.cat([angles.sin(), angles.cos()], dim=-1)
 
 
 # The sinusoids are as large as a token embedding at its start; at full size they would drown it.
@@ -87,29 +110,45 @@ def rotate(vectors: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     return torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1)
 
 
-class GapBias(nn.Module):
-    """Attention bias by the time between query and event: Gaussian features of log1p(gap in days), mapped to heads.
+class GapFeatures(nn.Module):
+    """Gaussian features of the time between two rows, on the scale of log1p(gap in days).
 
     phi_j = exp(-((log1p(gap) - log1p(c_j)) / w_j)^2 / 2); 16 fixed centres c_j (0, then 1 day … 80 years), learned
-    log-widths. The map starts at zero, so attention starts unbiased and the map has a gradient from the first step.
+    log-widths.
     """
 
     log_centres: Tensor
 
-    def __init__(self, n_heads: int) -> None:
+    def __init__(self) -> None:
         """Start the widths at the mean spacing of the centres."""
         super().__init__()
         centres = torch.cat([torch.zeros(1, dtype=torch.float64), log_spaced(*_GAP_CENTRES_DAYS, N_GAP_FEATURES - 1)])
         self.register_buffer("log_centres", torch.log1p(centres), persistent=False)
         spacing = self.log_centres.diff().mean().item()
         self.log_widths = nn.Parameter(torch.full((N_GAP_FEATURES,), math.log(spacing)))
+
+    def forward(self, gap_days: Tensor) -> Tensor:
+        """Map gaps [...] in days, none below 0, to features [...,16]."""
+        distance = (torch.log1p(gap_days)[..., None] - self.log_centres).to(self.log_widths.dtype)
+        return torch.exp(-0.5 * (distance / self.log_widths.exp()) ** 2)
+
+
+class GapBias(nn.Module):
+    """Attention bias from gap features, a linear map to heads that starts at zero: attention starts unbiased."""
+
+    def __init__(self, n_heads: int) -> None:
+        """Start the map at zero and its scale at one, so that the map has a gradient from the first step."""
+        super().__init__()
         self.rbf_proj = nn.Linear(N_GAP_FEATURES, n_heads, bias=False)
         self.time_bias_scale = nn.Parameter(torch.ones(()))
+        nn.init.zeros_(self.rbf_proj.weight)
 
-    def forward(self, query_age_days: Tensor, event_age_days: Tensor) -> Tensor:
-        """Return the bias [B,H,Q,L] for query ages [B,Q] and event ages [B,L]; gaps of unseen events count as 0."""
-        gap_days = (query_age_days.double()[:, :, None] - event_age_days.double()[:, None, :]).clamp(min=0)
-        distance = (torch.log1p(gap_days)[..., None] - self.log_centres).to(self.log_widths.dtype)
-        features = torch.exp(-0.5 * (distance / self.log_widths.exp()) ** 2)  # [B,Q,L,16]
+    def forward(self, features: Tensor) -> Tensor:
+        """Map features [...,16] to a bias [...,H]."""
         bias: Tensor = self.time_bias_scale * self.rbf_proj(features)
-        return bias.permute(0, 3, 1, 2)
+        return bias
+
+
+def gaps_days(later_age_days: Tensor, earlier_age_days: Tensor) -> Tensor:
+    """Return the gaps [B,Q,L] of rows [B,Q] to rows [B,L] in days, float64; a row that lies ahead has gap 0."""
+    return (later_age_days.double()[:, :, None] - earlier_age_days.double()[:, None, :]).clamp(min=0)

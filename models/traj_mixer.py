@@ -1,14 +1,17 @@
-"""The mixer of Event–Trajectory: slots exchange information, one small SwiGLU for each inner coordinate.
+"""The mixers of the seeds: trajectory slots (Event–Trajectory) and groups of features (TrajMixer v5).
 
 N tokens (B·Q), H trajectory slots, F hidden = 4H, Dh inner coordinates.
 """
+
+import math
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
 _HIDDEN_FACTOR = 4
-_OUTPUT_STD = 1e-3  # a round starts as a small update
+_OUTPUT_STD = 1e-3  # a round or layer starts as a small update
+_INITIAL_GATE = 0.1
 
 
 class TrajectoryMixer(nn.Module):
@@ -35,4 +38,54 @@ def initialise_mixer(mixer: TrajectoryMixer) -> None:
     for stack in (mixer.gate_proj, mixer.value_proj):
         for matrix in stack:
             nn.init.xavier_uniform_(matrix)
+    nn.init.normal_(mixer.output_proj, std=_OUTPUT_STD)
+
+
+class GroupMixer(nn.Module):
+    """TrajMixer v5 (seed §2–§8): within groups, static gate, across groups; one norm, one residual.
+
+    N = LN(X) cut into n groups of dg; P = SwiGLU within each group; U = N + σ(Θ) ⊙ P; Δ = SwiGLU across groups for each
+    inner coordinate; X + Dropout(Δ).
+    """
+
+    def __init__(self, width: int, n_groups: int, dropout: float) -> None:
+        """Make the projections; `width` must be a multiple of `n_groups`."""
+        super().__init__()
+        self.n_groups, self.group_width = n_groups, width // n_groups
+        inner, across = _HIDDEN_FACTOR * self.group_width, _HIDDEN_FACTOR * n_groups
+        self.norm = nn.LayerNorm(width)
+        self.intra_gate_proj = nn.Parameter(torch.empty(n_groups, self.group_width, inner))
+        self.intra_value_proj = nn.Parameter(torch.empty(n_groups, self.group_width, inner))
+        self.intra_output_proj = nn.Parameter(torch.empty(n_groups, inner, self.group_width))
+        self.intra_gate_logits = nn.Parameter(torch.empty(n_groups, self.group_width))
+        self.gate_proj = nn.Parameter(torch.empty(self.group_width, n_groups, across))
+        self.value_proj = nn.Parameter(torch.empty(self.group_width, n_groups, across))
+        self.output_proj = nn.Parameter(torch.empty(self.group_width, across, n_groups))
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Map [...,D] to [...,D], the residual included.
+
+        Features lead and tokens trail inside ([n, dg, N]): the exchange of groups and coordinates is then a change of
+        strides and no copy, and the gate is folded into the output matrix.
+        """
+        normed = self.norm(rows).flatten(0, -2).t().reshape(self.n_groups, self.group_width, -1)  # [n,dg,N]
+        gate = torch.bmm(self.intra_gate_proj.transpose(1, 2), normed)
+        value = torch.bmm(self.intra_value_proj.transpose(1, 2), normed)
+        gated_output = (self.intra_output_proj * torch.sigmoid(self.intra_gate_logits)[:, None]).transpose(1, 2)
+        fused = torch.baddbmm(normed, gated_output, silu(gate) * value).transpose(0, 1)  # [dg,n,N]
+        gate = torch.bmm(self.gate_proj.transpose(1, 2), fused)
+        value = torch.bmm(self.value_proj.transpose(1, 2), fused)
+        update = torch.bmm(self.output_proj.transpose(1, 2), silu(gate) * value)  # [dg,n,N]
+        return rows + self.dropout(update.permute(2, 1, 0).reshape(rows.shape))
+
+
+def initialise_group_mixer(mixer: GroupMixer) -> None:
+    """Xavier for each matrix of each stack, gate 0.1, output of the exchange across groups N(0, 10⁻³) (seed §9)."""
+    for stack in (
+        mixer.intra_gate_proj, mixer.intra_value_proj, mixer.intra_output_proj, mixer.gate_proj, mixer.value_proj,
+    ):  # fmt: skip
+        for matrix in stack:
+            nn.init.xavier_uniform_(matrix)
+    nn.init.constant_(mixer.intra_gate_logits, math.log(_INITIAL_GATE / (1 - _INITIAL_GATE)))
     nn.init.normal_(mixer.output_proj, std=_OUTPUT_STD)

@@ -4,6 +4,7 @@ B subjects, L events, Q queries, D width, H trajectory slots, Dh = D/H slot widt
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,7 @@ from torch.nn.functional import softmax
 from data_schemas.sequence_batch import SequenceBatch
 from models.config import TrainConfig
 from models.event_embedding import EventEmbedding, initialise_event_embedding
-from models.time_encoding import GapBias, TimeRotation, rotate
+from models.time_encoding import AgeEncoding, GapBias, GapFeatures, TimeRotation, gaps_days, rotate
 from models.traj_mixer import TrajectoryMixer, initialise_mixer
 from models.vocabulary_layout import VocabularyLayout
 
@@ -65,6 +66,7 @@ class SharedEventTrajectoryCore(nn.Module):
         self.mixer_scale = nn.Parameter(torch.tensor(n_rounds**-0.5))
         self.dropout = nn.Dropout(dropout)
         self.rotation = TimeRotation(size.trajectory_dim) if relative_time else None
+        self.gap_features = GapFeatures() if relative_time else None
         self.gap_bias = GapBias(size.n_trajectory) if relative_time else None
 
     def project_event_memory(self, events: Tensor, batch: SequenceBatch) -> EventMemory:
@@ -75,8 +77,9 @@ class SharedEventTrajectoryCore(nn.Module):
         )  # [B,Q,L]
         bias = torch.where(visible, 0.0, -1e9).to(keys.dtype)[:, None]
         query_angles = None
-        if self.rotation is not None and self.gap_bias is not None:
-            bias = bias + self.gap_bias(batch.query_ages_days, batch.ages_days)
+        if self.rotation is not None and self.gap_features is not None and self.gap_bias is not None:
+            features = self.gap_features(gaps_days(batch.query_ages_days, batch.ages_days))
+            bias = bias + self.gap_bias(features).permute(0, 3, 1, 2)
             cosine, sine = self.rotation.angles(batch.ages_days, keys.dtype)
             keys = rotate(keys, cosine[:, None], sine[:, None])
             cosine, sine = self.rotation.angles(batch.query_ages_days, keys.dtype)
@@ -111,13 +114,15 @@ class SharedEventTrajectoryCore(nn.Module):
 class EventTrajectory(nn.Module):
     """Embeds events once, then lets the trajectory state of each query read them in `n_reasoning_rounds` rounds."""
 
+    FINGERPRINT = "d_model, n_trajectory, n_reasoning_rounds"
+
     def __init__(self, config: TrainConfig, layout: VocabularyLayout) -> None:
         """Build the network of the size preset; all initial values are set in `_initialise`."""
         super().__init__()
         size = SIZES[config.model_size]
         self.size, self.n_rounds = size, config.n_reasoning_rounds
         self.width = size.d_model
-        self.embedding = EventEmbedding(layout, size.d_model)
+        self.embedding = EventEmbedding(layout, size.d_model, AgeEncoding(size.d_model))
         self.event_proj = nn.Linear(size.d_model, size.d_model, bias=False)
         self.event_norm = nn.LayerNorm(size.d_model)
         self.query_proj = nn.Linear(size.d_model, size.d_model, bias=False)
@@ -130,6 +135,10 @@ class EventTrajectory(nn.Module):
         fingerprint = torch.tensor([size.d_model, size.n_trajectory, self.n_rounds], dtype=torch.int64)
         self.register_buffer("architecture_fingerprint", fingerprint)
         self._initialise()
+
+    def describe(self) -> dict[str, Any]:
+        """Return what stands in `train_config.json` of the size preset and is compared when it is loaded."""
+        return vars(self.size)
 
     def encode(self, batch: SequenceBatch) -> Tensor:
         """Return the final hidden state of each query: [B,D] for Q = 1, else [B,Q,D]."""
@@ -152,5 +161,3 @@ class EventTrajectory(nn.Module):
             nn.init.xavier_uniform_(matrix)
         initialise_mixer(core.mixer)
         nn.init.normal_(self.prototypes, std=_PROTOTYPE_STD)
-        if core.gap_bias is not None:
-            nn.init.zeros_(core.gap_bias.rbf_proj.weight)

@@ -1,0 +1,77 @@
+"""The reference to beat: a pre-norm GPT whose positions are ages, after the public description of Delphi-2M.
+
+Shmatko et al. 2025 (Nature 647:248–256). Ours, written from that description: 12 layers, width 120, 12 heads, GELU of
+four times the width, no biases; age enters as sinusoids through a linear map.
+
+B subjects, L events, Q queries, R = L + Q rows, D width.
+"""
+
+from torch import Tensor, nn
+
+from data_schemas.sequence_batch import SequenceBatch
+from models.config import TrainConfig
+from models.event_embedding import EventEmbedding, initialise_event_embedding
+from models.row_attention import RowAttention, RowClock, RowTimes
+from models.row_backbone import RowBackbone
+from models.time_encoding import SinusoidalAge
+from models.vocabulary_layout import VocabularyLayout
+
+_FEED_FORWARD_FACTOR = 4
+_WEIGHT_STD = 0.02
+
+
+class GptLayer(nn.Module):
+    """x + attention(norm(x)), then x + feed-forward(norm(x))."""
+
+    def __init__(self, width: int, n_heads: int, dropout: float) -> None:
+        """Make one layer without biases."""
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(width, bias=False)
+        self.attention = RowAttention(width, n_heads, relative_time=False)
+        self.feed_forward = nn.Sequential(
+            nn.LayerNorm(width, bias=False),
+            nn.Linear(width, _FEED_FORWARD_FACTOR * width, bias=False),
+            nn.GELU(),
+            nn.Linear(_FEED_FORWARD_FACTOR * width, width, bias=False),
+        )
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, rows: Tensor, times: RowTimes) -> Tensor:
+        """Map rows [B,R,D] to [B,R,D]."""
+        rows = rows + self.dropout(self.attention(self.attention_norm(rows), times))
+        update: Tensor = self.dropout(self.feed_forward(rows))
+        return rows + update
+
+
+class DelphiGpt(RowBackbone):
+    """GPT over events in order of age; time beyond that order enters through the age encoding alone."""
+
+    def __init__(self, config: TrainConfig, layout: VocabularyLayout) -> None:
+        """Build embedding, layers and final norm."""
+        super().__init__(config)
+        self.embedding = EventEmbedding(layout, config.d_model, SinusoidalAge(config.d_model))
+        self.clock = RowClock(config.d_model // config.n_head, relative_time=False)
+        self.layers = nn.ModuleList(
+            GptLayer(config.d_model, config.n_head, config.mlp_dropout) for _ in range(config.n_layer)
+        )
+        self.final_norm = nn.LayerNorm(config.d_model, bias=False)
+        self._initialise()
+
+    def rows(self, batch: SequenceBatch) -> Tensor:
+        """Return the hidden states of all rows [B,R,D]."""
+        rows = self.embedding.rows(batch)
+        times = self.clock(batch, rows.dtype)
+        for layer in self.layers:
+            rows = layer(rows, times)
+        hidden: Tensor = self.final_norm(rows)
+        return hidden
+
+    def _initialise(self) -> None:
+        """N(0, 0.02²) everywhere, the two maps into the residual smaller by √(2·layers), as in GPT-2."""
+        initialise_event_embedding(self.embedding)
+        residual_std = _WEIGHT_STD * (2 * len(self.layers)) ** -0.5
+        for layer in self.layers:
+            for proj in (layer.attention.q_proj, layer.attention.k_proj, layer.attention.v_proj, layer.feed_forward[1]):
+                nn.init.normal_(proj.weight, std=_WEIGHT_STD)
+            for proj in (layer.attention.o_proj, layer.feed_forward[3]):
+                nn.init.normal_(proj.weight, std=residual_std)
