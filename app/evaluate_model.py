@@ -25,7 +25,7 @@ from data_schemas.results import (
     Metrics,
     Outcomes,
 )
-from pipelines.evaluation.evaluate_risks import N_BOOTSTRAP, EvaluationResult, evaluate_risks
+from pipelines.evaluation.evaluate_risks import MIN_CASES, N_BOOTSTRAP, EvaluationResult, evaluate_risks
 from pipelines.evaluation.fit_cox_reference import fit_cox_reference, predict_cox_risks
 from pipelines.evaluation.landmark_features import landmark_features
 from pipelines.find_outcomes import find_outcomes, landmarks_at
@@ -181,7 +181,12 @@ def result_table(metrics: pl.DataFrame, landmark: str = LANDMARKS[0]) -> pl.Data
 
 
 def format_table(table: pl.DataFrame) -> list[str]:
-    """Lay the result table out as lines of text; a number that is not there is a dash."""
+    """Lay the result table out as lines of text; a number that is not there is a dash.
+
+    Without a row it says why: an outcome with few cases is not judged.
+    """
+    if table.is_empty():
+        return [f"nothing could be judged: every outcome has fewer than {MIN_CASES} cases among the people judged"]
     headings = ["outcome", "cases", "C model", "C Cox", "C age-sex", "O/E 5y"]
     rows = [[_as_text(cell) for cell in row] for row in table.iter_rows()]
     widths = [max(len(line[i]) for line in [headings, *rows]) for i in range(len(headings))]

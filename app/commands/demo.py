@@ -21,7 +21,8 @@ def demo(*, out: Path = Path("demo"), settings: InjectedSettings) -> Report:
     Example: deephealth demo --out demo
 
     Args:
-        out: Folder for everything the demo makes; run again, finished steps are not done twice.
+        out: Folder for everything the demo makes. Run again, prepare and train are skipped when they are done; import,
+            evaluation, promotion and scoring are done again.
     """
     from app.config_files import read_config
     from app.evaluate_model import HORIZONS_YEARS, evaluate_model, format_table, log_evaluation, result_table
