@@ -12,8 +12,13 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+import app.batches
+import models
+import pipelines.draw_queries
+import pipelines.pad_tensors
 from app.batches import DatasetBatches
 from app.checkpoint_files import DATA_HASH, REFERENCE_HASH, VOCABULARY_HASH
+from app.code_version import hash_sources
 from app.plots import plot_training_curve
 from app.predict_risks import layout_of_vocabulary
 from app.settings import Settings
@@ -23,7 +28,7 @@ from data_schemas.dataset import REFERENCE_FILE, VOCABULARY_FILE
 from models.checkpoints import CONFIG_FILE, WEIGHTS_FILE, save_checkpoint
 from models.config import TrainConfig
 from models.risk_model import RiskModel, count_parameters, seeded_model
-from models.train import EpochRecord, Progress, read_progress, train
+from models.train import EpochRecord, Progress, evaluate_loss, read_progress, train
 from pipelines.prepare_dataset import read_manifest
 from pipelines.read_dataset import read_vocabulary
 from pipelines.tables_on_disk import hash_file, read_json, write_json
@@ -32,6 +37,8 @@ from pipelines.whole_folders import FolderKind, replace_folder_when_done
 EXPERIMENT = "deephealth"
 CHECKPOINT_FILES = (WEIGHTS_FILE, CONFIG_FILE, VOCABULARY_FILE, REFERENCE_FILE)
 _CHECKPOINT_FOLDER = FolderKind("checkpoint", marks=(), contents=CHECKPOINT_FILES)  # an incomplete one is replaced
+# A training is done again when the code that decides its weights has changed.
+_TRAINING_SOURCES = (models, app.batches, pipelines.draw_queries, pipelines.pad_tensors)
 _RUN_FILE, _LOCK_FILE = "run.json", "training.lock"
 
 
@@ -49,7 +56,7 @@ class TrainedRun:
 def train_run(dataset: Path, config: TrainConfig, settings: Settings, store: Store) -> TrainedRun:
     """Train on a dataset, store the model in the run, and return where it is.
 
-    The same dataset, configuration and package version name the same training: called again it goes on where it was
+    The same dataset, configuration and training code name the same training: called again it goes on where it was
     interrupted, and when it was finished it only says so. While another process is at it, this one waits.
 
     Raises:
@@ -103,13 +110,14 @@ def _train_in(folder: Path, dataset: Path, manifest: dict[str, Any], config: Tra
         progress = _run_epochs(config, model, batches, folder)
         checkpoint = _write_checkpoint(folder, model, dataset, manifest)
         log_risk_model(run, checkpoint)
+        run.log_metrics({"tuning_loss_of_kept_weights": evaluate_loss(model, batches.tuning())})
         _log_results(run, progress, n_parameters, folder)
         write_json({"run_id": run.run_id, "logged": True}, folder / _RUN_FILE)
     return TrainedRun(run.run_id, checkpoint, True, min(progress.tuning_losses), n_parameters)
 
 
 def _training_key(manifest: dict[str, Any], config: TrainConfig) -> str:
-    facts = [manifest["content_sha256"], config.model_dump(mode="json"), version("deephealth")]
+    facts = [manifest["content_sha256"], config.model_dump(mode="json"), hash_sources(_TRAINING_SOURCES)]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
