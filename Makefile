@@ -7,6 +7,9 @@ READY := $(VENV)/.ready
 .PHONY: demo test check clean
 
 $(READY): pyproject.toml constraints.txt
+	@if ! $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then \
+	  echo "deephealth needs Python 3.11 or newer, and '$(PYTHON)' is not; name one: make PYTHON=/path/to/python3.11 …" >&2; \
+	  exit 1; fi
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[demo,dev]'
 	touch $(READY)

@@ -8,9 +8,9 @@ from typing import Any
 
 from app.code_version import package_version
 from data_schemas.errors import ModelRefusedError
+from models.checkpoints import CONFIG_FILE
 from pipelines.tables_on_disk import hash_file, read_json
 
-CONFIG_FILE = "train_config.json"
 # Keys of train_config.json; the first two are kept in the description.
 VOCABULARY_HASH, DATA_HASH, REFERENCE_HASH = "vocabulary_sha256", "data_sha256", "reference_rates_sha256"
 PACKAGE_VERSION, FILE_HASHES, CHECKPOINT_HASH = "deephealth_version", "checkpoint_files_sha256", "checkpoint_sha256"

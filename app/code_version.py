@@ -1,9 +1,12 @@
 """Which code made this: package version, git commit where there is a checkout, exact versions of the main packages."""
 
+import hashlib
 import shutil
 import subprocess
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
+from types import ModuleType
 
 PACKAGE = "deephealth"
 # What a registered model needs to score: itself, the network, tables, and the edge to MLflow.
@@ -35,3 +38,13 @@ def git_commit(checkout: Path) -> str | None:
 def pinned_requirements() -> list[str]:
     """Return exact pins of what scoring needs. A local suffix such as `+cpu` names a build, which no index knows."""
     return [f"{name}=={version(name).partition('+')[0]}" for name in _SCORING_PACKAGES]
+
+
+def hash_sources(modules: Sequence[ModuleType]) -> str:
+    """Return one hash of the source of modules; of a package, all files below it."""
+    digest = hashlib.sha256()
+    for module in modules:
+        file = Path(str(module.__file__))
+        for path in sorted(file.parent.rglob("*.py")) if file.name == "__init__.py" else [file]:
+            digest.update(path.read_bytes())
+    return digest.hexdigest()

@@ -1,6 +1,6 @@
 """Judge a model on the held-out people of a dataset, beside two references on the very same people."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,8 +9,9 @@ import polars as pl
 
 from app.plots import plot_calibration, plot_discrimination
 from app.predict_risks import ScoringModel, predict_risks
+from app.result_table import HEADLINE_HORIZON_YEARS, headline_rows
 from app.terminal import show_progress
-from data_schemas.age_units import DAYS_PER_YEAR, years_to_days
+from data_schemas.age_units import years_to_days
 from data_schemas.cohort import DEATH_CODE, HELD_OUT, TRAIN, Subjects
 from data_schemas.results import (
     AGE_SEX,
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
 
 LANDMARKS = ("entry", "entry+5y")
 HORIZONS_YEARS = (1.0, 5.0, 10.0)
-HEADLINE_HORIZON_YEARS = 5.0
 _MOST_OUTCOMES_LOGGED = 20  # as headline numbers of a run; the tables hold all
 _STEPS_A_LANDMARK = 4
 
@@ -59,6 +59,7 @@ class ModelEvaluation:
     tables: tuple[Path, ...]
     plots: tuple[Path, ...]
     cox_not_fitted: dict[str, str]  # outcome at a landmark → why
+    macro_outcomes: tuple[str, ...]  # what means and pooled ratios are over, where judged
 
 
 @dataclass(frozen=True)
@@ -119,89 +120,42 @@ def evaluate_model(
                 )
             )
             bar.advance(1, f"{name}: metrics")
-    return _write(results, not_fitted, landmarks, out)
+    frames = {
+        "metrics": pl.concat([result.metrics for result in results]),
+        "calibration": pl.concat([result.calibration for result in results]),
+        "outcomes": pl.concat([result.outcomes for result in results]),
+    }
+    tables, plots = _write(frames, landmarks, out)
+    averaged = tuple(known if macro_outcomes is None else macro_outcomes)
+    return ModelEvaluation(**frames, tables=tables, plots=plots, cox_not_fitted=not_fitted, macro_outcomes=averaged)
 
 
 def log_evaluation(run: "Run", found: ModelEvaluation) -> None:
-    """Store headline numbers, tables and plots in a run."""
+    """Store headline numbers, tables and plots in a run, and over which outcomes its means are."""
     run.log_metrics(headline_metrics(found.metrics))
+    run.set_tags({"macro_outcomes": ", ".join(found.macro_outcomes)})
     for table in found.tables:
         run.log_table(table)
     for plot in found.plots:
         run.log_files(plot, "plots")
 
 
-def headline_metrics(metrics: pl.DataFrame, landmark: str = LANDMARKS[0]) -> dict[str, float]:
+def headline_metrics(metrics: pl.DataFrame) -> dict[str, float]:
     """Return the numbers a run is compared by: macro means, pooled calibration, and the outcomes with most cases."""
-    at_horizon = metrics.filter(
-        Metrics.landmark.col == landmark, Metrics.horizon_days.col == years_to_days(HEADLINE_HORIZON_YEARS)
-    )
-    single = at_horizon.filter(
+    rows = headline_rows(metrics)
+    single = rows.filter(
         Metrics.predictor.col == MODEL, Metrics.metric.col == CONCORDANCE, Metrics.outcome.col != MACRO_MEAN
     )
     largest = single.sort(Metrics.n_events.name, descending=True).head(_MOST_OUTCOMES_LOGGED)[Metrics.outcome.name]
-    wanted = at_horizon.filter(
-        Metrics.estimate.col.is_not_null(),
+    wanted = rows.filter(
         Metrics.metric.col.is_in([CONCORDANCE, AUC, OBSERVED_EXPECTED, CONCORDANCE + DIFFERENCE_SUFFIX]),
         Metrics.outcome.col.is_in([MACRO_MEAN, POOLED])
         | ((Metrics.predictor.col == MODEL) & Metrics.outcome.col.is_in(largest.to_list())),
     )
-    return {
-        f"{row[Metrics.metric.name]} {row[Metrics.outcome.name]} {row[Metrics.predictor.name]} 5y": row[
-            Metrics.estimate.name
-        ]
-        for row in wanted.iter_rows(named=True)
-    }
-
-
-def result_table(metrics: pl.DataFrame, landmark: str = LANDMARKS[0]) -> pl.DataFrame:
-    """Return one row an outcome: cases, concordance of model, Cox and age–sex, observed/expected, at 5 years."""
-    at_horizon = metrics.filter(
-        Metrics.landmark.col == landmark, Metrics.horizon_days.col == years_to_days(HEADLINE_HORIZON_YEARS)
-    )
-
-    def pick(metric: str, predictor: str, column: str) -> pl.DataFrame:
-        chosen = (Metrics.metric.col == metric) & (Metrics.predictor.col == predictor)
-        return at_horizon.filter(chosen).select(Metrics.outcome.col, Metrics.estimate.col.alias(column))
-
-    model_rows = at_horizon.filter(Metrics.metric.col == CONCORDANCE, Metrics.predictor.col == MODEL)
-    table = model_rows.select(
-        Metrics.outcome.col, Metrics.n_events.col.alias("n_cases"), Metrics.estimate.col.alias("c_index_model")
-    ).sort("n_cases", descending=True)
-    for column, predictor in (("c_index_cox", COX), ("c_index_age_sex", AGE_SEX)):
-        table = table.join(
-            pick(CONCORDANCE, predictor, column), on=Metrics.outcome.name, how="left", maintain_order="left"
-        )
-    ratio = pick(OBSERVED_EXPECTED, MODEL, "observed_expected_5y")
-    pooled = ratio.with_columns(Metrics.outcome.col.replace(POOLED, MACRO_MEAN))  # one last line for all outcomes
-    return (
-        table.join(pooled, on=Metrics.outcome.name, how="left", maintain_order="left")
-        .sort(Metrics.outcome.col == MACRO_MEAN, maintain_order=True)
-    )  # fmt: skip
-
-
-def format_table(table: pl.DataFrame) -> list[str]:
-    """Lay the result table out as lines of text; a number that is not there is a dash."""
-    headings = ["outcome", "cases", "C model", "C Cox", "C age-sex", "O/E 5y"]
-    rows = [[_as_text(cell) for cell in row] for row in table.iter_rows()]
-    widths = [max(len(line[i]) for line in [headings, *rows]) for i in range(len(headings))]
-    align: list[Callable[[str, int], str]] = [str.ljust, *[str.rjust] * (len(headings) - 1)]
-    return [
-        "  ".join(put(cell, width) for put, cell, width in zip(align, line, widths, strict=True))
-        for line in [headings, *rows]
-    ]
-
-
-def _as_text(cell: object) -> str:
-    if cell is None:
-        return "-"
-    return (
-        f"{cell:.3f}"
-        if isinstance(cell, float)
-        else f"{cell:,}"
-        if isinstance(cell, int)
-        else str(cell).replace("_", " ")
-    )
+    names = wanted.select(
+        pl.format("{} {} {} 5y", Metrics.metric.name, Metrics.outcome.name, Metrics.predictor.name)
+    ).to_series()
+    return dict(zip(names, wanted[Metrics.estimate.name], strict=True))
 
 
 def _read_people(dataset: Path, split: str, vocabulary: pl.DataFrame) -> _People:
@@ -230,13 +184,9 @@ def _cox_risks(
 
 
 def _write(
-    results: Sequence[EvaluationResult], not_fitted: dict[str, str], landmarks: Sequence[str], out: Path
-) -> ModelEvaluation:
-    frames = {
-        "metrics": pl.concat([result.metrics for result in results]),
-        "calibration": pl.concat([result.calibration for result in results]),
-        "outcomes": pl.concat([result.outcomes for result in results]),
-    }
+    frames: dict[str, pl.DataFrame], landmarks: Sequence[str], out: Path
+) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+    """Write tables and plots and return where they are."""
     tables = {name: out / f"{name}.parquet" for name in frames}
     for name, frame in frames.items():
         write_parquet(frame, tables[name])
@@ -247,7 +197,7 @@ def _write(
             ("discrimination", plot_discrimination, frames["metrics"]),
             ("calibration", plot_calibration, frames["calibration"]),
         ):
-            path = out / "plots" / f"{kind}_{landmark.replace('+', '_plus_')}_{horizon_days / DAYS_PER_YEAR:g}y.svg"
+            path = out / "plots" / f"{kind}_{landmark.replace('+', '_plus_')}_{HEADLINE_HORIZON_YEARS:g}y.svg"
             draw(frame, horizon_days, landmark, path)
             plots.append(path)
-    return ModelEvaluation(**frames, tables=tuple(tables.values()), plots=tuple(plots), cox_not_fitted=not_fitted)
+    return tuple(tables.values()), tuple(plots)

@@ -14,7 +14,7 @@ from importlib.metadata import version
 from inspect import getdoc
 from typing import Annotated, Any
 
-from cyclopts import App, CycloptsError, Group, Parameter, UnknownCommandError
+from cyclopts import App, CycloptsError, Group, MissingArgumentError, Parameter, UnknownCommandError
 
 from app.settings import TRACEBACK_VARIABLE, Settings
 from app.terminal import Report, print_report
@@ -76,7 +76,11 @@ def run() -> None:
     """Run the command named by the process's arguments and leave with its exit code."""
     # A scheduler that ends a job is treated like a person at the keyboard: files are tidied, the run is marked.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    sys.exit(main(sys.argv[1:], os.environ))
+    try:
+        code = main(sys.argv[1:], os.environ)
+    finally:
+        _finish_stdout()
+    sys.exit(code)
 
 
 def main(args: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -84,8 +88,12 @@ def main(args: Sequence[str], environ: Mapping[str, str]) -> int:
     try:
         return _build_app(Settings.from_environment(environ), args)()
     except CycloptsError as error:
-        _complain(_usage_message(error))
+        _complain(_usage_message(error, args))
         return UsageError.exit_code
+    except BrokenPipeError as error:
+        if _finish_stdout():  # somebody still reads: another pipe broke, and that is an error like any other
+            _complain(_message(error))
+        return FAILED
     except (Exception, KeyboardInterrupt) as error:
         if TRACEBACK_FLAG in args or environ.get(TRACEBACK_VARIABLE):
             tracebacks.print_exception(error)
@@ -154,11 +162,26 @@ def _show_docstring(app: App, args: Sequence[str]) -> None:
         apps[-1].help = getdoc(command) or ""
 
 
-def _usage_message(error: CycloptsError) -> str:
+def _finish_stdout() -> bool:
+    """Hand on what is still to be written, and say whether anybody reads it; `deephealth … | head -1` soon does not.
+
+    Python would complain on its way out about what nobody wants; it is sent into the void.
+    """
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return False
+    return True
+
+
+def _usage_message(error: CycloptsError, args: Sequence[str]) -> str:
     """Say what is wrong with the arguments and where to read more."""
     chain = tuple(error.command_chain or ())
     # The library's own text would import every command to list their names.
     text = _unknown_command(error, chain) if isinstance(error, UnknownCommandError) else str(error)
+    if isinstance(error, MissingArgumentError) and error.keyword is None and "--set" in args:
+        text += "\n--set takes all that follows it up to the next option: name the folder before it."
     return f"{text}\nSee `{' '.join(['deephealth', *chain, '--help'])}`."
 
 

@@ -14,14 +14,14 @@ import torch
 from numpy.typing import NDArray
 
 from app.checkpoint_files import REFERENCE_HASH, VOCABULARY_HASH
-from data_schemas.age_units import DAYS_PER_YEAR, round_to_age_step, years_to_days
+from data_schemas.age_units import round_to_age_step, years_to_days
 from data_schemas.cohort import DEATH_CODE, Subjects
 from data_schemas.dataset import OUTCOME_ROLES, REFERENCE_FILE, VOCABULARY_FILE, Vocabulary
 from data_schemas.errors import ModelRefusedError, UsageError
 from data_schemas.results import DEAD, OUTSIDE_FOLLOW_UP, PREVALENT, Outcomes, Risks
 from models.checkpoints import load_checkpoint, read_config
 from models.risk_model import RiskModel
-from models.vocabulary_layout import VocabularyLayout, log_population_rates
+from models.vocabulary_layout import VocabularyLayout
 from pipelines.build_sequences import build_sequences
 from pipelines.fit_reference_rates import reference_risk_array
 from pipelines.pad_tensors import TokenTables, pad_batch
@@ -29,6 +29,7 @@ from pipelines.read_dataset import outcome_names, read_reference_rates, read_voc
 from pipelines.sequence_files import SequenceShard, shard_of
 from pipelines.tables_on_disk import hash_file
 
+MAX_HORIZON_YEARS = 100.0
 _BATCH_SIZE = 512
 _NO_REASON = ""
 
@@ -55,9 +56,7 @@ def layout_of_vocabulary(vocabulary: pl.DataFrame) -> VocabularyLayout:
         carries_value=tuple(vocabulary[Vocabulary.std.name].is_not_null()),
         outcome_tokens=tuple(outcomes[Vocabulary.token.name]),
         death_outcome=outcomes[Vocabulary.code.name].to_list().index(DEATH_CODE),
-        log_rate_per_year=log_population_rates(
-            outcomes[Vocabulary.n_events.name].to_list(), outcomes[Vocabulary.person_years.name].to_list()
-        ),
+        log_rate_per_year=tuple(outcomes[Vocabulary.log_rate_per_year.name]),
     )
 
 
@@ -97,9 +96,9 @@ def predict_risks(
         horizons_years: times after the landmark.
 
     Raises:
-        UsageError: an outcome the model does not know, or a horizon that is not positive.
+        UsageError: an outcome the model does not know, or a horizon out of range.
     """
-    chosen, horizons = _check_request(model, outcomes, horizons_years)
+    chosen, horizons = check_request(model, outcomes, horizons_years)
     landmark = Outcomes.landmark_age_days.name
     people = subjects.join(
         landmarks.select(Subjects.subject_id.name, round_to_age_step(pl.col(landmark).cast(pl.Float64))),
@@ -122,14 +121,19 @@ def predict_risks(
     )
 
 
-def _check_request(
+def check_request(
     model: ScoringModel, outcomes: Sequence[str], horizons_years: Sequence[float]
 ) -> tuple[list[str], list[float]]:
+    """Return the outcomes (all where none is named) and the horizons in order, each once.
+
+    Raises:
+        UsageError: an outcome the model does not know, or a horizon that is not above zero and at most 100 years.
+    """
     unknown = sorted(set(outcomes) - set(model.outcomes))
     if unknown:
         raise UsageError(f"the model does not predict {', '.join(unknown)}; it knows: {', '.join(model.outcomes)}")
-    if not horizons_years or min(horizons_years) <= 0:
-        raise UsageError("horizons are years above zero, for example 1,5,10")
+    if not horizons_years or not all(0 < years <= MAX_HORIZON_YEARS for years in horizons_years):  # NaN is neither
+        raise UsageError(f"horizons are years above zero and at most {MAX_HORIZON_YEARS:g}, for example 1,5,10")
     return list(dict.fromkeys(outcomes)) or model.outcomes, sorted(set(horizons_years))
 
 
@@ -198,8 +202,3 @@ def _long_table(
         )
         .select(Risks.column_names())
     )
-
-
-def horizon_label(horizon_days: float) -> str:
-    """Name a horizon in years, for tables and plots: `5y`."""
-    return f"{horizon_days / DAYS_PER_YEAR:g}y"

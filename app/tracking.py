@@ -67,6 +67,7 @@ DEFAULT_HORIZONS_YEARS = (1.0, 5.0, 10.0)
 _MODEL_CODE = Path(__file__).with_name("model_code.py")
 _PARAMS_PER_CALL, _METRICS_PER_CALL = 100, 1000  # MLflow's limits of one log_batch
 _LONGEST_PARAM = 6000
+_ARTIFACTS_FOLDER = "mlartifacts"
 _LONGEST_DIGEST = 36
 _MODEL_URI = re.compile(r"models:/(m-\w+)")
 _NAME_CHARACTERS = re.compile(r"[^\w\-. /]", re.ASCII)
@@ -126,7 +127,7 @@ def _without_secrets(text: str) -> str:
 
 def _experiment_id(store: Store, name: str) -> str:
     """Find or make an experiment; a local one keeps its artefacts under the home folder, wherever we were started."""
-    artifacts = (store.home / "mlartifacts" / name).as_uri() if store.uri.startswith("sqlite:") else None
+    artifacts = (store.home / _ARTIFACTS_FOLDER / name).as_uri() if store.uri.startswith("sqlite:") else None
     experiment = store.client.get_experiment_by_name(name)
     if experiment is None:
         try:
@@ -522,7 +523,7 @@ def _local_folder(store: Store, model: LoggedModel) -> Path:
     """Return the folder of a stored model, downloaded whole or not at all when the store is elsewhere."""
     location = urlsplit(model.artifact_location)
     if location.scheme in {"", "file"}:
-        folder = Path(url2pathname(location.path))
+        folder = _where_it_is_now(Path(url2pathname(location.path)), store.home)
         if not folder.is_dir():
             raise ModelRefusedError(f"the files of the model are not at {folder}; was {store.home} moved or tidied?")
         return folder
@@ -539,6 +540,19 @@ def _local_folder(store: Store, model: LoggedModel) -> Path:
             raise DeepHealthError(f"the files of {model.model_uri} cannot be downloaded: {error.message}") from None
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+    return folder
+
+
+def _where_it_is_now(folder: Path, home: Path) -> Path:
+    """Find a folder of artefacts again under a home that was moved or is mounted elsewhere.
+
+    The database keeps absolute places. What is found is verified like any other: by sha256, also in the database.
+    """
+    if not folder.is_dir():
+        for number, part in enumerate(folder.parts):
+            moved = home.joinpath(*folder.parts[number:])
+            if part == _ARTIFACTS_FOLDER and moved.is_dir():
+                return moved
     return folder
 
 

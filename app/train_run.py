@@ -3,29 +3,43 @@
 import hashlib
 import json
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
+import app.batches
+import models
+import pipelines.draw_queries
+import pipelines.pad_tensors
 from app.batches import DatasetBatches
 from app.checkpoint_files import DATA_HASH, REFERENCE_HASH, VOCABULARY_HASH
+from app.code_version import hash_sources
 from app.plots import plot_training_curve
 from app.predict_risks import layout_of_vocabulary
 from app.settings import Settings
 from app.terminal import show_progress
 from app.tracking import Run, Store, log_risk_model, run_exists, start_run
 from data_schemas.dataset import REFERENCE_FILE, VOCABULARY_FILE
-from models.checkpoints import save_checkpoint
+from models.checkpoints import CONFIG_FILE, WEIGHTS_FILE, save_checkpoint
 from models.config import TrainConfig
 from models.risk_model import RiskModel, count_parameters, seeded_model
-from models.train import EpochRecord, Progress, read_progress, train
+from models.train import EpochRecord, Progress, evaluate_loss, read_progress, train
 from pipelines.prepare_dataset import read_manifest
 from pipelines.read_dataset import read_vocabulary
 from pipelines.tables_on_disk import hash_file, read_json, write_json
+from pipelines.whole_folders import FolderKind, replace_folder_when_done
 
 EXPERIMENT = "deephealth"
-_RUN_FILE = "run.json"
+CHECKPOINT_FILES = (WEIGHTS_FILE, CONFIG_FILE, VOCABULARY_FILE, REFERENCE_FILE)
+_CHECKPOINT_FOLDER = FolderKind("checkpoint", marks=(), contents=CHECKPOINT_FILES)  # an incomplete one is replaced
+# A training is done again when the code that decides its weights has changed.
+_TRAINING_SOURCES = (models, app.batches, pipelines.draw_queries, pipelines.pad_tensors)
+_RUN_FILE, _LOCK_FILE = "run.json", "training.lock"
 
 
 @dataclass(frozen=True)
@@ -42,22 +56,50 @@ class TrainedRun:
 def train_run(dataset: Path, config: TrainConfig, settings: Settings, store: Store) -> TrainedRun:
     """Train on a dataset, store the model in the run, and return where it is.
 
-    The same dataset, configuration and package version name the same training: called again it goes on where it was
-    interrupted, and when it was finished it only says so.
+    The same dataset, configuration and training code name the same training: called again it goes on where it was
+    interrupted, and when it was finished it only says so. While another process is at it, this one waits.
 
     Raises:
         InputContractError: the folder holds no dataset.
+        TrainingDivergedError: the loss is no longer finite.
     """
     manifest = read_manifest(dataset)
     folder = settings.home / "training" / _training_key(manifest, config)
+    with _one_process_at_a_time(folder):
+        return _train_in(folder, dataset, manifest, config, store)
+
+
+@contextmanager
+def _one_process_at_a_time(folder: Path) -> Iterator[None]:
+    """Keep others out of a training folder while the block runs; the lock of a process that dies is free."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / _LOCK_FILE)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        with show_progress("waiting for another process that trains the same"):
+            lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _train_in(folder: Path, dataset: Path, manifest: dict[str, Any], config: TrainConfig, store: Store) -> TrainedRun:
+    """Train in a folder that nobody else works in, or find that it was done."""
     vocabulary = read_vocabulary(dataset)
     layout = layout_of_vocabulary(vocabulary)
     model = seeded_model(config, layout)
     n_parameters = count_parameters(model)[0]
+    batches = DatasetBatches(dataset, vocabulary, config)
     progress = read_progress(folder)
     known_run = _known_run(folder, store)
     if progress and progress.finished and known_run and known_run["logged"]:
-        return TrainedRun(known_run["run_id"], folder / "checkpoint", False, min(progress.tuning_losses), n_parameters)
+        checkpoint = folder / "checkpoint"
+        if not all((checkpoint / name).is_file() for name in CHECKPOINT_FILES):
+            _run_epochs(config, model, batches, folder)  # no step is left: it gives the best weights of the saved state
+            _write_checkpoint(folder, model, dataset, manifest)
+        return TrainedRun(known_run["run_id"], checkpoint, False, min(progress.tuning_losses), n_parameters)
 
     name = f"{config.model_architecture} {config.model_size} {config.head} {config.mode}"
     tags = {"dataset": dataset.name, "dataset_sha256": manifest["content_sha256"]}
@@ -65,16 +107,17 @@ def train_run(dataset: Path, config: TrainConfig, settings: Settings, store: Sto
     with start_run(store, EXPERIMENT, name, config.model_dump(mode="json"), tags, run_id=run_id) as run:
         write_json({"run_id": run.run_id, "logged": False}, folder / _RUN_FILE)
         run.log_dataset(dataset.name, manifest["content_sha256"], dataset)
-        progress = _run_epochs(config, model, DatasetBatches(dataset, vocabulary, config), folder)
+        progress = _run_epochs(config, model, batches, folder)
         checkpoint = _write_checkpoint(folder, model, dataset, manifest)
         log_risk_model(run, checkpoint)
+        run.log_metrics({"tuning_loss_of_kept_weights": evaluate_loss(model, batches.tuning())})
         _log_results(run, progress, n_parameters, folder)
         write_json({"run_id": run.run_id, "logged": True}, folder / _RUN_FILE)
     return TrainedRun(run.run_id, checkpoint, True, min(progress.tuning_losses), n_parameters)
 
 
 def _training_key(manifest: dict[str, Any], config: TrainConfig) -> str:
-    facts = [manifest["content_sha256"], config.model_dump(mode="json"), version("deephealth")]
+    facts = [manifest["content_sha256"], config.model_dump(mode="json"), hash_sources(_TRAINING_SOURCES)]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -109,9 +152,10 @@ def _write_checkpoint(folder: Path, model: RiskModel, dataset: Path, manifest: d
         DATA_HASH: manifest["content_sha256"],
         "versions": {name: version(name) for name in ("deephealth", "torch")},
     }
-    save_checkpoint(checkpoint, model, facts)
-    for name in (VOCABULARY_FILE, REFERENCE_FILE):
-        shutil.copyfile(dataset / name, checkpoint / name)
+    with replace_folder_when_done(checkpoint, _CHECKPOINT_FOLDER) as temporary:
+        save_checkpoint(temporary, model, facts)
+        for name in (VOCABULARY_FILE, REFERENCE_FILE):
+            shutil.copyfile(dataset / name, temporary / name)
     return checkpoint
 
 

@@ -20,8 +20,9 @@ import polars as pl
 
 from app.commands.demo import JUDGED, TRAIN_CONFIG
 from app.config_files import read_config
-from app.evaluate_model import HEADLINE_HORIZON_YEARS, evaluate_model
+from app.evaluate_model import evaluate_model
 from app.predict_risks import load_risk_model
+from app.result_table import HEADLINE_HORIZON_YEARS
 from app.settings import Settings
 from app.tracking import open_store
 from app.train_run import train_run

@@ -2,6 +2,8 @@
 
 import dataframely as dy
 
+from data_schemas.results import SMALLEST_SHOWN_COUNT
+
 VOCABULARY_FILE = "vocabulary.parquet"
 REFERENCE_FILE = "reference_rates.parquet"
 SEQUENCES_FOLDER = "sequences"
@@ -18,9 +20,11 @@ PAD_TOKEN, QUERY_TOKEN, NO_EVENT_TOKEN = 0, 1, 2
 class Vocabulary(dy.Schema):
     """`dataset/vocabulary.parquet`, one row a token in token order; everything is fitted on the training split only.
 
-    `n_subjects` people had the code; `n_events` first occurrences fell into `person_years` at risk (null for codes
-    that are no outcome). `mean` and `std` scale a covariate's value (null where it carries none): they are those of
-    the central 99 % of training values, so that a typing error of three digits does not set the scale.
+    `n_subjects` people had the code (null: fewer than 10, or no code at all). `log_rate_per_year` is the logarithm of
+    an outcome's rate under observation, rare ones pulled towards the overall rate (null for codes that are no
+    outcome); events and person-years are not kept, because a model carries this table. `mean` and `std` scale a
+    covariate's value (null where it carries none): they are those of the central 99 % of training values, so that a
+    typing error of three digits does not set the scale.
     `members` are the codes of a group.
     """
 
@@ -29,9 +33,8 @@ class Vocabulary(dy.Schema):
     role = dy.String(nullable=False, check=lambda column: column.is_in(ROLES))
     description = dy.String(nullable=True)
     chapter = dy.String(nullable=True)
-    n_subjects = dy.Int64(nullable=False, min=0)
-    n_events = dy.Int64(nullable=True, min=0)
-    person_years = dy.Float64(nullable=True, min=0.0)
+    n_subjects = dy.Int64(nullable=True, min=SMALLEST_SHOWN_COUNT)
+    log_rate_per_year = dy.Float64(nullable=True)
     mean = dy.Float64(nullable=True)
     std = dy.Float64(nullable=True, min_exclusive=0.0)
     members = dy.List(dy.String(), nullable=True)
@@ -60,7 +63,8 @@ class ReferenceRates(dy.Schema):
     """`dataset/reference_rates.parquet`: incidence by sex and age in the training split, one row a band of age.
 
     Nelson–Aalen increments on the age scale with delayed entry, prevalent cases excluded, spread evenly over the
-    band: what the reference risk of the same age and sex is computed from. The last band is open.
+    band: what the reference risk of the same age and sex is computed from. The last band is open. Every rate rests on
+    10 events or more or on none at all; an outcome with fewer in both sexes together has no rows.
     """
 
     outcome = dy.String(nullable=False)

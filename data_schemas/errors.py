@@ -53,6 +53,10 @@ class InputContractError(DeepHealthError):
         super().__init__("\n  ".join([head, *map(str, self.violations)]))
 
 
+class TrainingDivergedError(DeepHealthError):
+    """Training cannot go on: its loss is no longer a finite number."""
+
+
 class ModelRefusedError(DeepHealthError):
     """A model that is missing, incomplete, tampered with or of another make than asked for."""
 

@@ -12,6 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from data_schemas.errors import TrainingDivergedError
 from data_schemas.sequence_batch import FutureTargets, SequenceBatch
 from models.checkpoints import read_tensors, write_tensors
 from models.config import TrainConfig
@@ -82,7 +83,7 @@ def train(config: TrainConfig, model: RiskModel, batches: Batches, folder: Path)
     epoch and step, not from how long the process has lived.
 
     Raises:
-        FloatingPointError: the loss is no longer finite.
+        TrainingDivergedError: the loss is no longer finite.
     """
     # 1. Optimizer, running average of the weights, and the place where an earlier call was interrupted.
     optimizer = _optimizer(model, config)
@@ -105,7 +106,7 @@ def train(config: TrainConfig, model: RiskModel, batches: Batches, folder: Path)
                 group["lr"] = rate
             batch_loss = mean_loss(model, _drop_tokens(batch.to(device), config.token_dropout), targets.to(device))
             if not torch.isfinite(batch_loss):
-                raise FloatingPointError(
+                raise TrainingDivergedError(
                     f"the loss is {batch_loss.item()} at step {progress.step}; try a lower learning rate"
                 )
             optimizer.zero_grad(set_to_none=True)

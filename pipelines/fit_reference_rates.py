@@ -1,7 +1,8 @@
 """The reference every model must beat: risk of people of the same sex and age in the training split.
 
-Incidence on the age scale with delayed entry, prevalent cases excluded, one rate a band of a year of age; the risk
-that follows, with death competing, is in closed form within a band.
+Incidence on the age scale with delayed entry, prevalent cases excluded, one rate a band of age; the risk that
+follows, with death competing, is in closed form within a band. The rates travel with a model, so that none of them
+rests on one to nine events.
 
 n people, B bands.
 """
@@ -15,10 +16,10 @@ import polars as pl
 from data_schemas.age_units import DAYS_PER_YEAR, MAX_AGE_YEARS
 from data_schemas.cohort import DEATH_CODE, FEMALE, MALE, UNKNOWN, Subjects
 from data_schemas.dataset import ReferenceRates
-from data_schemas.results import FirstOccurrences, Outcomes, Risks
+from data_schemas.results import SMALLEST_SHOWN_COUNT, FirstOccurrences, Outcomes, Risks
 from pipelines.evaluation.array_types import BoolArray, FloatArray, IntArray
 
-BAND_YEARS = 1.0
+BAND_YEARS = 1.0  # the narrowest band
 # Fewer years at risk than this say little about a rate: the band is pooled with its neighbours.
 SMALLEST_EXPOSURE_YEARS = 50.0
 NEVER = np.inf
@@ -34,17 +35,37 @@ class AgeBands:
 
 
 @dataclass(frozen=True)
-class _FollowUp:
-    """Ages (years) between which people were at risk of an outcome, and what ended it."""
+class _AtRisk:
+    """Ages (years) between which people were at risk, and whether that ended with the event in question."""
 
     entry: FloatArray  # [n]
     end: FloatArray  # [n]
-    had_outcome: BoolArray  # [n]
-    died: BoolArray  # [n], before the outcome
+    happened: BoolArray  # [n]
 
+    @property
     def years(self) -> float:
-        """Return the person-years at risk."""
+        """Person-years at risk."""
         return float((self.end - self.entry).sum())
+
+    @property
+    def n_events(self) -> int:
+        """People in whom it happened."""
+        return int(self.happened.sum())
+
+
+@dataclass(frozen=True)
+class _Rates:
+    """Rates of one event by age, constant from each age to the next."""
+
+    from_years: FloatArray
+    per_year: FloatArray
+
+    def at(self, ages: FloatArray) -> FloatArray:
+        """Return the rate at each age."""
+        return self.per_year[np.searchsorted(self.from_years, ages, side="right") - 1]
+
+
+_NO_RATES = _Rates(np.zeros(1), np.zeros(1))
 
 
 def fit_reference_rates(
@@ -54,9 +75,14 @@ def fit_reference_rates(
 
     Rate of a band = Nelson–Aalen increments Σ dN/Y at the exact ages of events within it, over the years of it that
     anyone was at risk. Y counts people who entered before that age, have not left, and did not have the outcome at
-    entry. Bands of one year with under 50 person-years are pooled with the next, what remains at the top with the
-    last; rows are by outcome, sex and age, the first band of each reaching down to birth. `unknown` stands for both
-    sexes together, and so does a sex with under 50 person-years in all.
+    entry. Years of age are pooled upwards until a band has 50 person-years and 10 events, or none where the rate of
+    all ages would give 10; what remains at the top joins the last. Outcome and death are pooled apart, because one is
+    often rare where the other is not; a row begins wherever either rate changes. Rows are by outcome, sex and age, the
+    first of each reaching down to birth.
+
+    `unknown` stands for both sexes together, and so does a sex with too little by the same rule (none: where the rate
+    of both sexes would give 10). An outcome with under 10 events in all has no rows; with under 10 deaths in all the
+    death rate is 0.
 
     Aalen, Johansen 1978, Scand J Stat 5:141–150; delayed entry: Keiding 1992, Annu Rev Public Health 13:33–51.
     """
@@ -72,11 +98,12 @@ def fit_reference_rates(
     for outcome in outcomes:
         first = first_ages[outcome]
         death = np.full(people.height, NEVER) if outcome == DEATH_CODE else first_ages[DEATH_CODE]
-        for sex, is_member in of_sex.items():
-            people_at_risk = _follow_up(entry, exit_age, first, death, is_member)
-            if people_at_risk.years() < SMALLEST_EXPOSURE_YEARS:
-                people_at_risk = _follow_up(entry, exit_age, first, death, of_sex[UNKNOWN])
-            bands = _fit_bands(people_at_risk)
+        at_risk = {sex: _follow_up(entry, exit_age, first, death, is_member) for sex, is_member in of_sex.items()}
+        to_outcome, to_death = at_risk[UNKNOWN]
+        if to_outcome.n_events < SMALLEST_SHOWN_COUNT:
+            continue
+        for sex, (to_outcome_of_sex, to_death_of_sex) in at_risk.items():
+            bands = _join_bands(_fit_rates(to_outcome_of_sex, to_outcome), _fit_rates(to_death_of_sex, to_death))
             tables.append(_as_table(outcome, sex, bands))
     return pl.concat(tables) if tables else pl.DataFrame(ReferenceRates.create_empty())
 
@@ -93,41 +120,67 @@ def _first_ages_years(people: pl.DataFrame, first_occurrences: pl.DataFrame, out
 
 def _follow_up(
     entry: FloatArray, exit_age: FloatArray, first: FloatArray, death: FloatArray, is_member: BoolArray
-) -> _FollowUp:
-    """Follow members without the outcome at entry to the first of outcome, death and exit, in that order of ties."""
+) -> tuple[_AtRisk, _AtRisk]:
+    """Follow members without the outcome at entry to the first of outcome, death and exit, in that order of ties.
+
+    The same people and years twice: until the outcome, and until death before it.
+    """
     chosen = is_member & (first > entry) & (death > entry)
     entry, exit_age, first, death = entry[chosen], exit_age[chosen], first[chosen], death[chosen]
     end = np.minimum(np.minimum(first, death), exit_age)
     had_outcome = first <= end
-    return _FollowUp(entry, end, had_outcome, (death <= end) & ~had_outcome)
+    return _AtRisk(entry, end, had_outcome), _AtRisk(entry, end, (death <= end) & ~had_outcome)
 
 
-def _fit_bands(people: _FollowUp) -> AgeBands:
-    """Fit the rates of one outcome and sex."""
+def _fit_rates(of_sex: _AtRisk, of_both: _AtRisk) -> _Rates:
+    """Fit the rates of one event for a sex, from both sexes where its own people tell too little; none: rate 0."""
+    if _is_enough(of_sex.years, of_sex.n_events, of_both.n_events / max(of_both.years, SMALLEST_EXPOSURE_YEARS)):
+        people = of_sex
+    elif of_both.n_events >= SMALLEST_SHOWN_COUNT:
+        people = of_both
+    else:
+        return _NO_RATES
     edges = np.arange(0.0, MAX_AGE_YEARS + BAND_YEARS + 1.0, BAND_YEARS)
-    starts = _pool_bands(np.diff(_years_at_risk_before(people, edges)))
+    n_events, _ = np.histogram(people.end[people.happened], bins=edges)
+    starts = _pool_bands(np.diff(_years_at_risk_before(people, edges)), n_events)
     observed_years = np.add.reduceat(np.diff(_observed_years_before(people, edges)), starts)
-    outcome_increments = np.add.reduceat(_increments_per_band(people, people.had_outcome, edges), starts)
-    death_increments = np.add.reduceat(_increments_per_band(people, people.died, edges), starts)
+    increments = np.add.reduceat(_increments_per_band(people, edges), starts)
     width = np.where(observed_years > 0, observed_years, 1.0)  # nobody ever at risk: no increments either
-    return AgeBands(edges[starts], outcome_increments / width, death_increments / width)
+    return _Rates(edges[starts], increments / width)
 
 
-def _pool_bands(exposure: FloatArray) -> IntArray:
-    """Return the first one-year band of each pooled band: closed once it holds enough, the rest joins the last."""
-    smallest = SMALLEST_EXPOSURE_YEARS
+def _is_enough(years: float, n_events: int, usual_rate_per_year: float) -> bool:
+    """Say whether people tell a rate that may be shown: by 10 events, or by none where 10 are to be expected."""
+    is_telling_none = n_events == 0 and years * usual_rate_per_year >= SMALLEST_SHOWN_COUNT
+    return years >= SMALLEST_EXPOSURE_YEARS and (n_events >= SMALLEST_SHOWN_COUNT or is_telling_none)
+
+
+def _pool_bands(years: FloatArray, n_events: IntArray) -> IntArray:
+    """Return the first one-year band of each pooled band: closed once it tells enough, the rest joins the last."""
+    years_before = np.concatenate([[0.0], np.cumsum(years)])
+    events_before = np.concatenate([[0], np.cumsum(n_events)])
+    usual_rate_per_year = events_before[-1] / max(years_before[-1], SMALLEST_EXPOSURE_YEARS)
+
+    def is_enough(start: int, stop: int) -> bool:
+        held_years, held_events = years_before[stop] - years_before[start], events_before[stop] - events_before[start]
+        return _is_enough(float(held_years), int(held_events), float(usual_rate_per_year))
+
     starts = [0]
-    held = 0.0
-    remaining = np.cumsum(exposure[::-1])[::-1]
-    for band, years in enumerate(exposure):
-        if held >= smallest and remaining[band] >= smallest:
+    for band in range(1, years.size):
+        if is_enough(starts[-1], band):
             starts.append(band)
-            held = 0.0
-        held += years
+    while len(starts) > 1 and not is_enough(starts[-1], years.size):
+        starts.pop()
     return np.array(starts)
 
 
-def _years_at_risk_before(people: _FollowUp, ages: FloatArray) -> FloatArray:
+def _join_bands(outcome: _Rates, death: _Rates) -> AgeBands:
+    """Put two rates with bands of their own on common ones, which begin wherever either does."""
+    from_years = np.union1d(outcome.from_years, death.from_years)
+    return AgeBands(from_years, outcome.at(from_years), death.at(from_years))
+
+
+def _years_at_risk_before(people: _AtRisk, ages: FloatArray) -> FloatArray:
     """Return the person-years at risk below each age."""
     return _sum_excess(people.entry, ages) - _sum_excess(people.end, ages)
 
@@ -141,7 +194,7 @@ def _sum_excess(values: FloatArray, ages: FloatArray) -> FloatArray:
     return excess
 
 
-def _observed_years_before(people: _FollowUp, ages: FloatArray) -> FloatArray:
+def _observed_years_before(people: _AtRisk, ages: FloatArray) -> FloatArray:
     """Return how many years of age below each age had anyone at risk: the union of all follow-ups."""
     if people.entry.size == 0:
         return np.zeros_like(ages)
@@ -157,9 +210,9 @@ def _observed_years_before(people: _FollowUp, ages: FloatArray) -> FloatArray:
     return years
 
 
-def _increments_per_band(people: _FollowUp, happened: BoolArray, edges: FloatArray) -> FloatArray:
+def _increments_per_band(people: _AtRisk, edges: FloatArray) -> FloatArray:
     """Return Σ 1/Y over events within each one-year band, Y the number at risk at the age of the event."""
-    ages = people.end[happened]
+    ages = people.end[people.happened]
     at_risk = np.searchsorted(np.sort(people.entry), ages) - np.searchsorted(np.sort(people.end), ages)
     increments, _ = np.histogram(ages, bins=edges, weights=1.0 / at_risk)
     return increments.astype(np.float64)
@@ -228,7 +281,7 @@ def reference_risks(
 
     `people` has subject_id, sex and landmark_age_days (null: no risk), in the order of the result; `rates` are those
     of `fit_reference_rates`. `risk` and `reference_risk` are the same number, so that the table is both a predictor to
-    compare with and the column to join. Raises KeyError for an outcome that has no rates.
+    compare with and the column to join: null for people without a landmark and for outcomes without rates.
     """
     risk = reference_risk_array(rates, people, outcomes, horizons_days)
     wanted = pl.DataFrame({Risks.outcome.name: outcomes}, schema={Risks.outcome.name: pl.String}).join(
@@ -250,14 +303,17 @@ def reference_risks(
 def reference_risk_array(
     rates: pl.DataFrame, people: pl.DataFrame, outcomes: Sequence[str], horizons_days: Sequence[float]
 ) -> FloatArray:
-    """Return the same risks as one array [n, outcomes, horizons], NaN for people without a landmark."""
+    """Return the same risks as one array [n, outcomes, horizons], NaN where there is none."""
     age_years = people[Outcomes.landmark_age_days.name].cast(pl.Float64).fill_null(np.nan).to_numpy() / DAYS_PER_YEAR
     sexes = people[Subjects.sex.name]
     bands = dict(_bands_by_outcome_and_sex(rates))
+    has_rates = {outcome for outcome, _ in bands}
     risk = np.full((people.height, len(outcomes), len(horizons_days)), np.nan)
     for sex in sexes.unique(maintain_order=True):
         rows = np.flatnonzero((sexes == sex).to_numpy())
         for k, outcome in enumerate(outcomes):
+            if outcome not in has_rates:
+                continue
             for h, horizon_days in enumerate(horizons_days):
                 risk[rows, k, h] = piecewise_constant_risk(
                     bands[outcome, sex], age_years[rows], horizon_days / DAYS_PER_YEAR

@@ -18,13 +18,14 @@ from data_schemas.dataset import (
     Vocabulary,
 )
 from data_schemas.errors import UsageError
-from data_schemas.results import FirstOccurrences
+from data_schemas.results import SMALLEST_SHOWN_COUNT, FirstOccurrences
 from pipelines.central_scale import central_mean, central_std
 from pipelines.find_first_occurrences import find_first_occurrences
 from pipelines.prepare_config import PrepareConfig
 
 _SPECIAL_ROWS = ((PAD, PAD), (QUERY, QUERY), (NO_EVENT, NO_EVENT))
 _ROLE_ORDER = (DISEASE, GROUP, DEATH, COVARIATE)
+_N_EVER, _N_EVENTS, _PERSON_YEARS = "n_ever", "n_events", "person_years"  # of an outcome, on the way to its rate
 
 
 def fit_vocabulary(
@@ -101,7 +102,6 @@ def _special_rows() -> pl.DataFrame:
         {
             Vocabulary.code.name: [code for code, _ in _SPECIAL_ROWS],
             Vocabulary.role.name: [role for _, role in _SPECIAL_ROWS],
-            Vocabulary.n_subjects.name: [0] * len(_SPECIAL_ROWS),
         }
     )
 
@@ -111,13 +111,11 @@ def _group_rows(config: PrepareConfig) -> pl.DataFrame:
         {
             Vocabulary.code.name: list(config.groups),
             Vocabulary.role.name: [GROUP] * len(config.groups),
-            Vocabulary.n_subjects.name: [0] * len(config.groups),
             Vocabulary.members.name: [list(members) for members in config.groups.values()],
         },
         schema_overrides={
             Vocabulary.code.name: pl.String,
             Vocabulary.role.name: pl.String,
-            Vocabulary.n_subjects.name: pl.Int64,
             Vocabulary.members.name: pl.List(pl.String),
         },
     )
@@ -137,7 +135,7 @@ def _check_groups(config: PrepareConfig, counts: pl.DataFrame) -> None:
 
 
 def _with_rates(vocabulary: pl.DataFrame, subjects: pl.DataFrame, events: pl.LazyFrame) -> pl.DataFrame:
-    """Add the first occurrences under observation and the person-years at risk of each outcome."""
+    """Add the rate of each outcome under observation and the people of each group; counts under 10 are not kept."""
     entry, exit_, first = Subjects.entry_age_days.col, Subjects.exit_age_days.col, FirstOccurrences.first_age_days.col
     all_days = subjects.select((exit_ - entry).sum()).item()
     lost = pl.when(first <= entry).then(exit_ - entry).when(first < exit_).then(exit_ - first).otherwise(0.0)
@@ -147,20 +145,35 @@ def _with_rates(vocabulary: pl.DataFrame, subjects: pl.DataFrame, events: pl.Laz
         .join(subjects.lazy().select(Subjects.subject_id.name, entry, exit_), on=Subjects.subject_id.name)
         .group_by(FirstOccurrences.outcome.col.alias(Vocabulary.code.name))
         .agg(
-            pl.len().cast(pl.Int64).alias("n_ever"),
-            happened.sum().cast(pl.Int64).alias(Vocabulary.n_events.name),
-            ((all_days - lost.sum()) / DAYS_PER_YEAR).alias(Vocabulary.person_years.name),
+            pl.len().cast(pl.Int64).alias(_N_EVER),
+            happened.sum().cast(pl.Int64).alias(_N_EVENTS),
+            ((all_days - lost.sum()) / DAYS_PER_YEAR).alias(_PERSON_YEARS),
         )
         .collect()
     )
     is_outcome = Vocabulary.role.col.is_in(OUTCOME_ROLES)
-    n_people = pl.when(Vocabulary.role.col == GROUP).then(pl.col("n_ever").fill_null(0))
+    # A count under 10 must not be read off a rate that is passed on: it enters as 5, in everybody's years.
+    is_shown = pl.col(_N_EVENTS) >= SMALLEST_SHOWN_COUNT
+    counted = pl.when(is_shown).then(pl.col(_N_EVENTS)).otherwise(SMALLEST_SHOWN_COUNT // 2)
+    years = pl.when(is_shown).then(pl.col(_PERSON_YEARS)).otherwise(all_days / DAYS_PER_YEAR)
+    n_events, person_years = pl.when(is_outcome).then(counted), pl.when(is_outcome).then(years)
+    n_people = pl.when(Vocabulary.role.col == GROUP).then(pl.col(_N_EVER)).otherwise(Vocabulary.n_subjects.col)
     return (
         vocabulary.join(by_outcome, on=Vocabulary.code.name, how="left", maintain_order="left")
         .with_columns(
-            pl.coalesce(n_people, Vocabulary.n_subjects.col).alias(Vocabulary.n_subjects.name),
-            pl.when(is_outcome).then(Vocabulary.n_events.col.fill_null(0)),
-            pl.when(is_outcome).then(Vocabulary.person_years.col.fill_null(all_days / DAYS_PER_YEAR)),
+            pl.when(n_people >= SMALLEST_SHOWN_COUNT).then(n_people).alias(Vocabulary.n_subjects.name),
+            log_population_rates(n_events, person_years).alias(Vocabulary.log_rate_per_year.name),
         )
+        .select(Vocabulary.column_names())
         .pipe(Vocabulary.validate, cast=True)
     )
+
+
+def log_population_rates(n_events: pl.Expr, person_years: pl.Expr) -> pl.Expr:
+    """Return b_k = log((events_k + 0.5) / (person_years_k + 0.5 / overall_rate)), per year; null for nulls.
+
+    The half event keeps an outcome without cases finite; spread over the exposure that an average outcome needs for
+    half an event, it pulls rare outcomes towards the overall rate, events of all causes / person-years of all causes.
+    """
+    overall = n_events.sum().cast(pl.Float64).clip(lower_bound=0.5) / person_years.sum().clip(lower_bound=1.0)
+    return ((n_events + 0.5) / (person_years + 0.5 / overall)).log()

@@ -5,8 +5,6 @@ A stage whose inputs have not changed is not run again; a dataset appears whole 
 
 import hashlib
 import json
-import os
-import shutil
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -14,10 +12,13 @@ from typing import Any
 
 import polars as pl
 
-from data_schemas.cohort import CODES_FILE, SPLITS, SUBJECTS_FILE, TRAIN, Subjects
+from data_schemas.cohort import CODES_FILE, EVENTS_FOLDER, SPLITS, SUBJECTS_FILE, TRAIN, Events, Subjects
 from data_schemas.dataset import (
     MANIFEST_FILE,
+    NO_EVENT,
     OUTCOME_ROLES,
+    PAD,
+    QUERY,
     REFERENCE_FILE,
     SEQUENCES_FOLDER,
     VOCABULARY_FILE,
@@ -43,8 +44,15 @@ from pipelines.tables_on_disk import (
     write_json,
     write_parquet,
 )
+from pipelines.whole_folders import FolderKind, refuse_other_folder, replace_folder_when_done
 
-_FORMAT = 2  # raised when the layout of a dataset changes, so that an old one is made anew
+DATASET_FOLDER = FolderKind(
+    "dataset",
+    marks=(MANIFEST_FILE, VOCABULARY_FILE),
+    contents=(MANIFEST_FILE, VOCABULARY_FILE, REFERENCE_FILE, SEQUENCES_FOLDER),
+)
+_RESERVED_CODES = (PAD, QUERY, NO_EVENT)  # tokens of our own stand in the vocabulary under these names
+_FORMAT = 3  # raised when the layout of a dataset changes, so that an old one is made anew
 
 
 @dataclass(frozen=True)
@@ -73,30 +81,27 @@ def prepare_dataset(cohort: Path, out: Path, config: PrepareConfig) -> PreparedD
     """Write `out` from an imported cohort, unless it already is what this cohort and these settings give.
 
     Raises:
-        InputContractError: the cohort is missing or incomplete, or nobody falls into the training split.
-        UsageError: `out` is a folder with something else in it.
+        InputContractError: the cohort is missing or incomplete, nobody falls into the training split, or a code has a
+            name that is ours.
+        UsageError: `out` is a folder with something else in it, or a group has a name that is ours.
     """
+    refuse_other_folder(out, DATASET_FOLDER)
     source = fingerprint_cohort(cohort)
     settings = config.model_dump(mode="json")
     existing = _existing_manifest(out)
     wanted = {"format": _FORMAT, "source": source, "settings": settings}
     if existing and all(existing.get(key) == value for key, value in wanted.items()) and _is_whole(out, existing):
         return PreparedDataset(out, fresh=False, manifest=existing)
-    temporary = out.with_name(f".{out.name}.{os.getpid()}.part")
-    shutil.rmtree(temporary, ignore_errors=True)
-    try:
-        counts = _write_tables(cohort, temporary, config)
+    _refuse_reserved_names(cohort, config)
+    with replace_folder_when_done(out, DATASET_FOLDER) as folder:
+        counts = _write_tables(cohort, folder, config)
         manifest = {
             **wanted,
             "counts": counts,
             "versions": {"deephealth": version("deephealth"), "polars": version("polars")},
-            "content_sha256": _hash_folder(temporary),
+            "content_sha256": _hash_folder(folder),
         }
-        write_json(manifest, temporary / MANIFEST_FILE)
-        shutil.rmtree(out, ignore_errors=True)
-        temporary.replace(out)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        write_json(manifest, folder / MANIFEST_FILE)
     return PreparedDataset(out, fresh=True, manifest=manifest)
 
 
@@ -122,12 +127,27 @@ def fingerprint_cohort(cohort: Path) -> dict[str, str]:
 
 
 def _existing_manifest(out: Path) -> dict[str, Any] | None:
-    if not out.exists() or not any(out.iterdir()):
-        return None
-    if not (out / MANIFEST_FILE).exists():
-        raise UsageError(f"{out} is not empty and holds no dataset; choose another folder for --out")
-    manifest: dict[str, Any] = read_json(out / MANIFEST_FILE)
+    path = out / MANIFEST_FILE
+    manifest: dict[str, Any] | None = read_json(path) if path.exists() else None
     return manifest
+
+
+def _refuse_reserved_names(cohort: Path, config: PrepareConfig) -> None:
+    """Refuse codes and groups that are called like a token of our own."""
+    for group in config.groups:
+        if group in _RESERVED_CODES:
+            raise UsageError(f"the group '{group}' has a reserved name ({', '.join(_RESERVED_CODES)}); rename it")
+    reserved = scan_events(cohort).filter(Events.code.col.is_in(_RESERVED_CODES))
+    counts = reserved.group_by(Events.code.name).len().sort(Events.code.name).collect()
+    if counts.height:
+        raise InputContractError(
+            [
+                Violation(
+                    str(cohort / EVENTS_FOLDER), Events.code.name, f"the code '{code}' is reserved; rename it", rows
+                )
+                for code, rows in counts.iter_rows()
+            ]
+        )
 
 
 def _write_tables(cohort: Path, out: Path, config: PrepareConfig) -> dict[str, Any]:

@@ -51,10 +51,6 @@ class SequenceShard:
             first_ages_days=self.first_ages_days[firsts],
         )
 
-    def owner_of_event(self) -> NDArray[np.int64]:
-        """Return the person row of each entry of the flat arrays."""
-        return np.repeat(np.arange(len(self)), np.diff(self.offsets))
-
     def owner_of_first(self) -> NDArray[np.int64]:
         """Return the person row of each first occurrence."""
         return np.repeat(np.arange(len(self)), np.diff(self.first_offsets))

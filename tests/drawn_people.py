@@ -6,7 +6,7 @@ import polars as pl
 from hypothesis import strategies as st
 
 from data_schemas.cohort import DEATH_CODE, SEXES, Events, Subjects
-from data_schemas.dataset import COVARIATE, DEATH, DISEASE, GROUP, NO_EVENT, PAD, QUERY, Vocabulary
+from data_schemas.dataset import COVARIATE, DEATH, DISEASE, GROUP, NO_EVENT, OUTCOME_ROLES, PAD, QUERY, Vocabulary
 
 # Code: role, mean, std, members; token is the place. `rare` and `new` are no tokens, but `rare` belongs to a group.
 _ROWS = [
@@ -29,8 +29,7 @@ VOCABULARY = pl.DataFrame(
         Vocabulary.description.name: pl.Series([None] * len(_ROWS), dtype=pl.String),
         Vocabulary.chapter.name: pl.Series([None] * len(_ROWS), dtype=pl.String),
         Vocabulary.n_subjects.name: [10] * len(_ROWS),
-        Vocabulary.n_events.name: [5] * len(_ROWS),
-        Vocabulary.person_years.name: [100.0] * len(_ROWS),
+        Vocabulary.log_rate_per_year.name: [-3.0 if row[1] in OUTCOME_ROLES else None for row in _ROWS],
         Vocabulary.mean.name: [row[2] for row in _ROWS],
         Vocabulary.std.name: [row[3] for row in _ROWS],
         Vocabulary.members.name: pl.Series([row[4] for row in _ROWS], dtype=pl.List(pl.String)),

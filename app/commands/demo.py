@@ -21,11 +21,13 @@ def demo(*, out: Path = Path("demo"), settings: InjectedSettings) -> Report:
     Example: deephealth demo --out demo
 
     Args:
-        out: Folder for everything the demo makes; run again, finished steps are not done twice.
+        out: Folder for everything the demo makes. Run again, prepare and train are skipped when they are done; import,
+            evaluation, promotion and scoring are done again.
     """
     from app.config_files import read_config
-    from app.evaluate_model import HORIZONS_YEARS, evaluate_model, format_table, log_evaluation, result_table
+    from app.evaluate_model import HORIZONS_YEARS, evaluate_model, log_evaluation
     from app.predict_risks import load_risk_model
+    from app.result_table import format_results, overall_results, result_table
     from app.score_cohort import ENTRY, score_cohort
     from app.settings import Settings
     from app.tracking import Run, fetch_model, open_store, promote, register_version
@@ -66,11 +68,11 @@ def demo(*, out: Path = Path("demo"), settings: InjectedSettings) -> Report:
     )
 
     # 4. One table for a person, the same for a machine.
-    table = result_table(found.metrics)
     summary = {
         "seconds": round(time.perf_counter() - started, 1),
         "people_scored": scored.people,
-        "outcomes": table.to_dicts(),
+        "outcomes": result_table(found.metrics).to_dicts(),
+        "overall": overall_results(found.metrics),
     }
     write_json(summary, out / "summary.json")
     places = {
@@ -85,7 +87,8 @@ def demo(*, out: Path = Path("demo"), settings: InjectedSettings) -> Report:
         facts={**summary, **{name.replace(" ", "_"): str(place) for name, place in places.items()}},
         lines=[
             "Concordance at 5 years and observed/expected 5-year risk, on held-out people, landmark entry:",
-            *format_table(table),
+            *format_results(found.metrics),
+            *(f"no Cox model for {outcome}: {reason}" for outcome, reason in found.cox_not_fitted.items()),
             f"{scored.people:,} people scored: {scored.rows:,} risks",
             *(f"{name}: {place}" for name, place in places.items()),
         ],

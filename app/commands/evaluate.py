@@ -30,8 +30,9 @@ def evaluate(
         out: Folder for tables and plots; without it one beside the runs.
     """
     from app.checkpoint_files import DATA_HASH
-    from app.evaluate_model import evaluate_model, format_table, log_evaluation, result_table
+    from app.evaluate_model import evaluate_model, log_evaluation
     from app.predict_risks import load_risk_model
+    from app.result_table import format_results, overall_results, result_table
     from app.tracking import Run, fetch_model, open_store
     from data_schemas.errors import UsageError
     from pipelines.prepare_dataset import read_manifest
@@ -42,16 +43,26 @@ def evaluate(
     store = open_store(settings)
     fetched = fetch_model(store, model or f"runs:/{run}")
     scoring_model = load_risk_model(fetched.checkpoint)
+    same_data = scoring_model.facts[DATA_HASH] == data_hash
+    if run is not None and not same_data:
+        raise UsageError(
+            f"run {run} was trained on another dataset, so its results are not stored in it; "
+            f"use --model runs:/{run} to look at it on this one"
+        )
     folder = out or settings.home / "evaluations" / f"{fetched.run_id}-{data_hash[:8]}"
     found = evaluate_model(scoring_model, dataset, folder)
     if run is not None:
         log_evaluation(Run(store, run), found)
-    table = result_table(found.metrics)
     notes = [f"no Cox model for {outcome}: {reason}" for outcome, reason in found.cox_not_fitted.items()]
-    if scoring_model.facts[DATA_HASH] != data_hash:
+    if not same_data:
         notes.append("the model was trained on another dataset: some of these people may have been in its training")
     return Report(
         last_line=f"metrics, calibration and plots written to {folder}",
-        facts={"evaluation": folder, "results": table.to_dicts(), "notes": notes},
-        lines=[*format_table(table), *notes],
+        facts={
+            "evaluation": folder,
+            "results": result_table(found.metrics).to_dicts(),
+            "overall": overall_results(found.metrics),
+            "notes": notes,
+        },
+        lines=[*format_results(found.metrics), *notes],
     )

@@ -34,9 +34,9 @@ def score(
     Args:
         cohort: Folder written by `deephealth cohort import`.
         model: models:/NAME@champion, models:/NAME/VERSION or runs:/RUN_ID.
-        out: Folder for the risks; one file for each event file of the cohort.
+        out: Folder for the risks, written whole or not at all; one file for each event file of the cohort.
         landmark_age: entry, exit, an age in years, or a date such as 2020-01-31 (needs birth dates).
-        horizons: Years after the landmark, separated by commas.
+        horizons: Years after the landmark, at most 100, separated by commas.
         outcomes: Names separated by commas; without it all that the model predicts.
     """
     from app.predict_risks import load_risk_model
@@ -65,6 +65,7 @@ def score(
             "people": scored.people,
             "rows": scored.rows,
             "rows_without_risk": scored.rows_without_risk,
+            "unknown_code_events": scored.unknown_code_events,
             "model": facts,
             "seconds": round(seconds, 2),
             "people_per_second": round(scored.people / seconds, 1),
@@ -73,6 +74,7 @@ def score(
         lines=[
             f"model: {fetched.name or 'run'} {fetched.version or fetched.run_id}",
             f"rows without a risk: {reasons}",
+            f"events not used, since the model does not know their code: {scored.unknown_code_events:,}",
             f"{seconds:.1f} s, {scored.people / seconds:,.0f} people a second, peak memory {peak_mb:,.0f} MB",
         ],
     )

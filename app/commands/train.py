@@ -15,7 +15,7 @@ def train(
     Interrupted, it goes on from its last saved state when called again, and ends with the same weights. The same
     dataset and settings are not trained twice. The last line is the id of the run.
 
-    Example: deephealth train datasets/2026 --config configs/nano.yaml --set max_epochs=20
+    Example: deephealth train datasets/2026 --config app/configs/nafld_train.yaml --set max_epochs=20
 
     Args:
         dataset: Folder written by `deephealth prepare`.
@@ -28,7 +28,7 @@ def train(
 
     chosen = read_config(TrainConfig, config, overrides)
     trained = train_run(dataset, chosen, settings, open_store(settings))
-    state = "trained" if trained.fresh else "had been trained before; nothing was done"
+    state = "trained" if trained.fresh else "had been trained before; it is not trained again"
     return Report(
         last_line=trained.run_id,
         facts={

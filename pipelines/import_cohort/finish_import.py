@@ -11,7 +11,8 @@ from data_schemas.errors import InputContractError, Violation
 from data_schemas.import_report import ImportReport, Note, TableReport
 from pipelines.import_cohort.clean_events import CleanedCohort, clean_cohort
 from pipelines.import_cohort.row_rules import DROPPED_BY, RowRule, mark_rows
-from pipelines.import_cohort.write_cohort import refuse_other_folder, write_cohort
+from pipelines.import_cohort.write_cohort import COHORT_FOLDER, write_cohort
+from pipelines.whole_folders import refuse_other_folder
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ def finish_import(delivered: DeliveredCohort, out: Path, *, switches: Mapping[st
         UsageError: `out` cannot be written or replaced; a switch names no rule.
         InputContractError: the rules leave no person or no event.
     """
-    refuse_other_folder(out)
+    refuse_other_folder(out, COHORT_FOLDER)
     subjects = mark_rows(delivered.subjects, delivered.subject_rules).collect()
     codes = mark_rows(delivered.codes, delivered.code_rules).collect()
     cleaned = clean_cohort(
@@ -95,8 +96,20 @@ def _account(
         tables=(subject_table, *source, *code_table),
         derived=derived,
         rules=sentences,
-        notes=(*delivered.notes, *([moved] if cleaned.exits_moved else [])),
+        notes=(*delivered.notes, *([moved] if cleaned.exits_moved else []), *_death_notes(cleaned.events)),
     )
+
+
+def _death_notes(events: pl.DataFrame) -> list[Note]:
+    """Notice deaths that are spelled otherwise: without `DEATH` nobody dies, and every risk comes out too high."""
+    counts = events.group_by(Events.code.name).len().sort(Events.code.name)
+    if DEATH_CODE in counts[Events.code.name]:
+        return []
+    alike = counts.filter(Events.code.col.str.strip_chars().str.to_uppercase() == DEATH_CODE)
+    return [
+        Note("no_death_code", f"no event has the code {DEATH_CODE}; '{code}' is taken for a disease", rows)
+        for code, rows in alike.iter_rows()
+    ]
 
 
 def _count_marks(marked: pl.DataFrame) -> dict[str | None, int]:

@@ -1,9 +1,6 @@
 """Write a cohort: people, events in files by person, codes and the import report. It appears whole or not at all."""
 
-import os
-import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -21,10 +18,15 @@ from data_schemas.cohort import (
     Events,
     Subjects,
 )
-from data_schemas.errors import UsageError
 from data_schemas.import_report import ImportReport, report_to_json
 from pipelines.tables_on_disk import write_json, write_parquet
+from pipelines.whole_folders import FolderKind, replace_folder_when_done
 
+COHORT_FOLDER = FolderKind(
+    "cohort",
+    marks=(SUBJECTS_FILE, IMPORT_REPORT_FILE),
+    contents=(SUBJECTS_FILE, EVENTS_FOLDER, CODES_FILE, IMPORT_REPORT_FILE),
+)
 ROWS_PER_FILE = 2_000_000
 _COVARIATE_FIRST, _DISEASE_NEXT, _DEATH_LAST = 0, 1, 2
 _RANK = "rank"  # working columns
@@ -42,8 +44,7 @@ def write_cohort(
     Raises:
         UsageError: `out` is a file, a folder with something other than a cohort in it, or cannot be written.
     """
-    refuse_other_folder(out)
-    with _replace_folder_when_done(out) as folder:
+    with replace_folder_when_done(out, COHORT_FOLDER) as folder:
         write_parquet(Subjects.validate(subjects.select(Subjects.column_names())), folder / SUBJECTS_FILE)
         (folder / EVENTS_FOLDER).mkdir()
         for number, shard in enumerate(split_into_files(sort_events(Events.validate(events), codes))):
@@ -51,20 +52,6 @@ def write_cohort(
         if codes.height:
             write_parquet(Codes.validate(codes).sort(Codes.code.name), folder / CODES_FILE)
         write_json(report_to_json(report), folder / IMPORT_REPORT_FILE)
-
-
-def refuse_other_folder(out: Path) -> None:
-    """Refuse a target whose content would be lost: only a cohort, an empty folder or nothing may be replaced.
-
-    Raises:
-        UsageError: something else is there.
-    """
-    if out.is_dir():
-        is_cohort = (out / SUBJECTS_FILE).exists() and (out / IMPORT_REPORT_FILE).exists()
-        if not is_cohort and any(out.iterdir()):
-            raise UsageError(f"{out} holds something that is not an imported cohort; choose an empty or new folder")
-    elif out.exists():
-        raise UsageError(f"{out} is a file; a cohort is a folder")
 
 
 def sort_events(events: pl.DataFrame, codes: pl.DataFrame) -> pl.DataFrame:
@@ -119,27 +106,3 @@ def hash_ids(ids: pl.Series) -> np.ndarray:
     hashes = (hashes ^ (hashes >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     hashes = (hashes ^ (hashes >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.asarray(hashes ^ (hashes >> np.uint64(31)))
-
-
-@contextmanager
-def _replace_folder_when_done(out: Path) -> Iterator[Path]:
-    """Yield a new neighbour of `out` that takes its name once the block ends without an error.
-
-    Folders cannot be exchanged in one step: between the two renames `out` is absent for a moment, never half-written.
-    """
-    out = out.absolute()  # a relative `.` has no name
-    temporary = out.with_name(f".{out.name}.{os.getpid()}.part")
-    previous = out.with_name(f".{out.name}.{os.getpid()}.previous")
-    try:
-        temporary.mkdir(parents=True)
-        yield temporary
-        if out.exists():
-            os.replace(out, previous)
-        os.replace(temporary, out)
-    except OSError as error:
-        raise UsageError(f"cannot write the cohort to {out}: {error.strerror or error}") from error
-    finally:
-        if previous.exists() and not out.exists():
-            os.replace(previous, out)
-        shutil.rmtree(temporary, ignore_errors=True)
-        shutil.rmtree(previous, ignore_errors=True)

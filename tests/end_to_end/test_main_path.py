@@ -16,14 +16,13 @@ import polars as pl
 import pytest
 from small_cohort import write_small_cohort
 
-from app.checkpoint_files import CONFIG_FILE
 from app.main import main
 from app.predict_risks import load_risk_model, predict_risks
 from app.settings import Settings
 from app.tracking import fetch_model, open_store
 from data_schemas.cohort import HELD_OUT, Events, Subjects
 from data_schemas.results import Outcomes, Risks
-from models.checkpoints import WEIGHTS_FILE
+from models.checkpoints import CONFIG_FILE, WEIGHTS_FILE
 from models.train import read_progress
 from pipelines.find_outcomes import landmarks_at
 from pipelines.prepare_dataset import read_manifest

@@ -250,6 +250,26 @@ def test_a_changed_file_is_refused_even_when_its_hash_was_changed_too(store, tra
         fetch_model(store, f"runs:/{trained}")
 
 
+def test_a_home_that_was_moved_still_serves_its_models_verified(tmp_path):
+    before, after = tmp_path / "before", tmp_path / "mounted" / "elsewhere"
+    store = open_store(Settings(home=before))
+    with start_run(store, "trainings", "small", {}, {}) as run:
+        log_risk_model(run, make_checkpoint(tmp_path / "checkpoint"))
+    register_version(store, run.run_id, "risk")
+    promote(store, "risk", 1)
+    after.parent.mkdir()
+    before.rename(after)
+
+    moved = open_store(Settings(home=after))
+    for uri in ("models:/risk@champion", "models:/risk/1", f"runs:/{run.run_id}"):
+        fetched = fetch_model(moved, uri)
+        assert fetched.checkpoint.is_relative_to(after)
+        assert (fetched.checkpoint / "model.safetensors").read_bytes() == b"weights"
+    (fetched.checkpoint / "model.safetensors").write_bytes(b"other weights")
+    with pytest.raises(ModelRefusedError, match=r"model\.safetensors: the file was changed"):
+        fetch_model(moved, "models:/risk@champion")
+
+
 def test_files_that_were_moved_away_are_missed_by_name(store, trained, tmp_path):
     fetched = fetch_model(store, f"runs:/{trained}")
     folder = next(parent for parent in fetched.checkpoint.parents if (parent / "MLmodel").exists())

@@ -153,6 +153,19 @@ def test_a_folder_with_something_else_is_left_alone(cohort, tmp_path):
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "three years of work"
 
 
+@pytest.mark.parametrize("code", ["query", "pad", "no_event"])
+def test_codes_and_groups_with_a_name_of_ours_are_refused_in_words(cohort, tmp_path, code):
+    group = CONFIG.model_copy(update={"groups": {code: ("angina", "stroke")}})
+    with pytest.raises(UsageError, match=f"the group '{code}' has a reserved name"):
+        prepare_dataset(cohort, tmp_path / "out", group)
+    change_events(cohort, lambda events: events.with_columns(Events.code.col.replace("stroke", code)))
+    with pytest.raises(
+        InputContractError, match=rf"events: column 'code': the code '{code}' is reserved.*\(\d+ rows\)"
+    ):
+        prepare_dataset(cohort, tmp_path / "out", CONFIG)
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_failed_run_leaves_the_earlier_dataset(cohort, tmp_path):
     out = tmp_path / "out"
     prepare_dataset(cohort, out, CONFIG)

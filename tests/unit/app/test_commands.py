@@ -63,6 +63,25 @@ def test_import_and_prepare_say_what_they_wrote_and_prepare_does_nothing_twice(s
     assert out.splitlines()[-1] == f"dataset in {dataset} is up to date; nothing was done"
 
 
+def test_deaths_under_another_spelling_are_pointed_out(source, tmp_path, capsys):
+    file = source / "events" / "0.parquet"
+    pl.read_parquet(file).with_columns(pl.col("code").replace("DEATH", "Death")).write_parquet(file)
+    code, out, _ = run(capsys, "cohort", "import", "parquet", source, "--out", tmp_path / "cohort")
+    assert code == 0
+    said = "no event has the code DEATH; 'Death' is taken for a disease"
+    assert f"{said}: {N_PEOPLE}" in out.splitlines()
+    notes = json.loads((tmp_path / "cohort" / "import_report.json").read_text())["notes"]
+    assert {"note": "no_death_code", "rows": N_PEOPLE, "text": said} in notes
+
+
+def test_import_shows_progress_on_a_terminal(source, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    code, out, err = run(capsys, "cohort", "import", "parquet", source, "--out", tmp_path / "cohort")
+    assert code == 0
+    assert "importing" in err
+    assert "importing" not in out
+
+
 def test_rows_that_break_a_rule_stop_the_import_or_are_dropped_on_demand(source, tmp_path, capsys):
     write_events(source, [None, *[16000.0] * (N_PEOPLE - 1)])
     code, out, err = run(capsys, "cohort", "import", "parquet", source, "--out", tmp_path / "cohort")

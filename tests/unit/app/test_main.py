@@ -16,7 +16,14 @@ import pytest
 from app.main import COMMANDS, main
 from app.settings import InjectedSettings, Settings
 from app.terminal import Report
-from data_schemas.errors import InputContractError, ModelRefusedError, PromotionRefusedError, UsageError, Violation
+from data_schemas.errors import (
+    InputContractError,
+    ModelRefusedError,
+    PromotionRefusedError,
+    TrainingDivergedError,
+    UsageError,
+    Violation,
+)
 
 HEAVY = ("torch", "mlflow", "polars", "pandas", "lifelines", "pyarrow", "sklearn", "numpy")
 
@@ -110,6 +117,7 @@ def test_wrong_usage_is_exit_code_2_and_says_what_to_do(args, said, capsys):
         (InputContractError([Violation("events.parquet", "age_days", "is missing")]), 3),
         (ModelRefusedError("no"), 4),
         (PromotionRefusedError("no"), 5),
+        (TrainingDivergedError("no"), 1),
         (KeyboardInterrupt(), 130),
         (FileNotFoundError(2, "No such file", "x"), 1),
         (ValueError("no"), 1),
@@ -193,6 +201,44 @@ def test_a_terminated_process_is_an_interrupted_one(tmp_path):
         _, shown = process.communicate(timeout=30)
     assert process.returncode == 130
     assert "run the same command again to resume" in shown
+
+
+def run_into_a_pipe(args, environ, **options):
+    """Run the command with a stdout that nobody reads."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    program = "import sys; from app.main import run; sys.argv = ['deephealth', *sys.argv[1:]]; run()"
+    done = subprocess.run(
+        [sys.executable, *options.get("flags", ()), "-c", program, *args],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        env={**os.environ, **environ},
+    )
+    os.close(writing)
+    return done
+
+
+@pytest.mark.parametrize("flags", [(), ("-u",)])
+@pytest.mark.parametrize("args", [("--help",), ("score", "--help"), ("--version",), ("cohort",)])
+def test_when_nobody_reads_on_it_leaves_quietly(args, flags):
+    done = run_into_a_pipe(args, {}, flags=flags)
+    assert done.stderr == ""
+
+
+def test_another_broken_pipe_is_an_error_like_any_other(command, capsys):
+    command(raising(BrokenPipeError(32, "Broken pipe")))
+    assert main(["prepare"], {}) == 1
+    assert "Broken pipe" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("args", [["train", "--set", "a=1", "dataset"], ["prepare", "--set", "a=1", "c", "--out", "d"]])
+def test_a_folder_behind_set_is_explained(args, capsys):
+    assert main(args, {}) == 2
+    assert "--set takes all that follows it up to the next option: name the folder before it" in capsys.readouterr().err
+    assert main([args[0], "--config", "x"], {}) == 2
+    assert "--set" not in capsys.readouterr().err
 
 
 def test_the_default_home_is_absolute(monkeypatch, tmp_path):

@@ -10,7 +10,7 @@ from drawn_batches import LAYOUT
 from data_schemas.sequence_batch import FutureTargets
 from models.heads import WeibullHead
 from models.losses import all_future_negative_log_likelihood
-from models.vocabulary_layout import VocabularyLayout, log_population_rates
+from models.vocabulary_layout import VocabularyLayout
 
 
 def test_training_starts_at_the_rates_of_the_population():
@@ -51,14 +51,6 @@ def test_hazards_are_float32_under_autocast():
     assert hazards.log_anchor_hazard.dtype == hazards.log_shape.dtype == torch.float32
 
 
-def test_population_rates_pull_rare_outcomes_to_the_overall_rate():
-    log_rates = log_population_rates([1000, 0, 10], [50_000.0, 60_000.0, 1_000.0])
-    overall = 1010 / 111_000
-    expected = [(1000.5) / (50_000 + 0.5 / overall), 0.5 / (60_000 + 0.5 / overall), 10.5 / (1000 + 0.5 / overall)]
-    assert log_rates == pytest.approx([math.log(rate) for rate in expected])
-    assert all(math.isfinite(rate) for rate in log_population_rates([0, 0], [0.0, 0.0]))
-
-
 @pytest.mark.parametrize(("sigma", "rho"), [(12.0, 0.7), (9.0, 2.5)])
 def test_a_fitted_head_finds_the_law_that_lifelines_finds(sigma, rho):
     lifelines = pytest.importorskip("lifelines")
@@ -68,7 +60,7 @@ def test_a_fitted_head_finds_the_law_that_lifelines_finds(sigma, rho):
     censoring = rng.uniform(0.5, 10.0, 3000)
     times = [np.minimum(np.maximum(draw, 1e-3), censoring) for draw in draws]
     happened = [draw < censoring for draw in draws]
-    layout = VocabularyLayout((False,) * 5, (3, 4), 1, log_population_rates([900, 900], [20_000.0, 20_000.0]))
+    layout = VocabularyLayout((False,) * 5, (3, 4), 1, (math.log(0.045), math.log(0.045)))
 
     head = WeibullHead(1, layout).double()
     targets = FutureTargets(

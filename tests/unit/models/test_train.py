@@ -13,6 +13,7 @@ import torch
 from drawn_batches import LAYOUT, DrawnBatches, draw_batch, draw_targets
 from safetensors.torch import load_file
 
+from data_schemas.errors import TrainingDivergedError
 from models.config import TrainConfig
 from models.losses import all_future_negative_log_likelihood
 from models.risk_model import seeded_model
@@ -254,7 +255,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
     model = seeded_model(CONFIG, LAYOUT)
     with torch.no_grad():
         model.head.anchor_proj.bias.fill_(float("nan"))
-    with pytest.raises(FloatingPointError, match="the loss is nan at step 0; try a lower learning rate"):
+    with pytest.raises(TrainingDivergedError, match="the loss is nan at step 0; try a lower learning rate"):
         run(tmp_path, model=model)
 
 

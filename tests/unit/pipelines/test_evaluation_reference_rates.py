@@ -11,7 +11,7 @@ from scipy.integrate import quad
 from data_schemas.age_units import DAYS_PER_YEAR
 from data_schemas.cohort import DEATH_CODE, FEMALE, MALE, UNKNOWN, Subjects
 from data_schemas.dataset import ReferenceRates
-from data_schemas.results import FirstOccurrences, Outcomes, Risks
+from data_schemas.results import SMALLEST_SHOWN_COUNT, FirstOccurrences, Outcomes, Risks
 from pipelines.fit_reference_rates import (
     SMALLEST_EXPOSURE_YEARS,
     AgeBands,
@@ -105,11 +105,11 @@ def test_whole_bands_sum_to_the_nelson_aalen_estimate_of_lifelines(cohort: Cohor
         (onset <= exit_age)[free],
         entry=entry[free] / DAYS_PER_YEAR,
     )
-    start, end = 40.0, 60.0  # many people: one band a year
-    inside = (bands.from_years >= start) & (bands.from_years < end)
-    assert inside.sum() == 20
-    expected = fitter.cumulative_hazard_at_times([start, end]).to_numpy()
-    assert bands.rate_per_year[inside].sum() == pytest.approx(expected[1] - expected[0], abs=1e-10)
+    starts = np.array([age for age, _ in steps_of(bands, "rate_per_year") if 40 <= age <= 60])
+    assert starts.size >= 15  # many people: mostly one band a year
+    expected = np.diff(fitter.cumulative_hazard_at_times(starts).to_numpy())
+    rates = bands.rate_per_year[np.searchsorted(bands.from_years, starts[:-1])]
+    np.testing.assert_allclose(rates * np.diff(starts), expected, atol=1e-10)
 
 
 def test_risks_are_those_of_the_known_hazards(cohort: Cohort) -> None:
@@ -153,7 +153,7 @@ def test_unknown_sex_and_a_sex_with_little_exposure_get_the_rates_of_both() -> N
     entry = np.full(n, 50.2)
     cohort = make_cohort(
         [MALE] * (n - 1) + [FEMALE],
-        {"entry": entry, "exit": entry + 3, "A": np.r_[np.full(5, 51.5), np.full(n - 5, np.nan)],
+        {"entry": entry, "exit": entry + 3, "A": np.r_[np.full(10, 51.5), np.full(n - 10, np.nan)],
          DEATH_CODE: np.full(n, np.nan)},
     )  # fmt: skip
     rates = fit_reference_rates(*cohort, ["A"])
@@ -163,40 +163,120 @@ def test_unknown_sex_and_a_sex_with_little_exposure_get_the_rates_of_both() -> N
 
 
 def test_rate_is_over_the_years_that_anyone_was_observed() -> None:
-    n = 200  # between 50.5 and 51.0 only: half a year of the band, two cases of a hundred on one day
+    n = 200  # between 50.5 and 51.0 only: half a year of the band, twelve cases on one day
     cohort = make_cohort(
         [MALE] * n,
         {
             "entry": np.full(n, 50.5),
             "exit": np.full(n, 51.0 - 1e-9),
-            "A": np.r_[np.full(4, 50.75), np.full(n - 4, np.nan)],
+            "A": np.r_[np.full(12, 50.75), np.full(n - 12, np.nan)],
             DEATH_CODE: np.full(n, np.nan),
         },
     )
     bands = rates_of(fit_reference_rates(*cohort, ["A"]), "A", MALE)
-    assert bands.rate_per_year.tolist() == pytest.approx([4 / n / 0.5])
+    assert bands.rate_per_year.tolist() == pytest.approx([12 / n / 0.5])
 
 
 def test_outcome_before_death_on_one_day_and_prevalent_people_left_out() -> None:
     n = 400
-    onset = np.r_[[50.5], np.full(99, 40.0), np.full(n - 100, np.nan)]  # one case, 99 had it before entry
-    death = np.r_[[50.5], np.full(99, 50.6), np.full(n - 100, np.nan)]
+    onset = np.r_[np.full(10, 50.5), np.full(99, 40.0), np.full(n - 109, np.nan)]  # 10 cases, 99 before entry
+    death = np.r_[np.full(10, 50.5), np.full(99, 50.6), np.full(n - 109, np.nan)]
     cohort = make_cohort(
         [FEMALE] * n,
         {"entry": np.full(n, 50.0), "exit": np.fmin(51.0, death), "A": onset, DEATH_CODE: death},
     )
     bands = rates_of(fit_reference_rates(*cohort, ["A"]), "A", FEMALE)
-    assert bands.rate_per_year.tolist() == pytest.approx([1 / (n - 99)])
+    assert bands.rate_per_year.tolist() == pytest.approx([10 / (n - 99)])
     assert bands.death_rate_per_year.tolist() == [0.0]
 
 
-def test_nobody_at_risk_gives_rate_zero() -> None:
-    cohort = make_cohort(
-        [FEMALE] * 2,
-        {"entry": np.full(2, 50.0), "exit": np.full(2, 51.0), "A": np.full(2, 40.0), DEATH_CODE: np.full(2, np.nan)},
+def cohort_with_cases(n_cases: int, n_deaths: int, women_with_it: int = 0, n: int = 2000) -> Cohort:
+    """Return women and men in turn, seen from 50 for 20 years; cases at 60, then deaths at 65, most among men."""
+    is_case, is_dead = np.zeros(n, dtype=bool), np.zeros(n, dtype=bool)
+    is_case[0 : 2 * women_with_it : 2] = True
+    is_case[1 : 2 * (n_cases - women_with_it) : 2] = True
+    is_dead[n - n_deaths :] = True
+    death = np.where(is_dead, 65.0, np.nan)
+    return make_cohort(
+        [FEMALE, MALE] * (n // 2),
+        {
+            "entry": np.full(n, 50.0),
+            "exit": np.fmin(70.0, death),
+            "A": np.where(is_case, 60.5, np.nan),
+            DEATH_CODE: death,
+        },
     )
-    bands = rates_of(fit_reference_rates(*cohort, ["A"]), "A", MALE)
-    assert bands.rate_per_year.tolist() == [0.0]
+
+
+def test_an_outcome_with_few_events_has_no_rows_and_no_risk() -> None:
+    rates = fit_reference_rates(*cohort_with_cases(9, 30), ["A", DEATH_CODE])
+    assert rates[ReferenceRates.outcome.name].unique().to_list() == [DEATH_CODE]
+    assert fit_reference_rates(*cohort_with_cases(9, 9), ["A", DEATH_CODE]).is_empty()
+    people = pl.DataFrame(
+        {Outcomes.subject_id.name: [1], Subjects.sex.name: [MALE], Outcomes.landmark_age_days.name: [60 * 365.25]}
+    )
+    found = reference_risks(rates, people, ["A", DEATH_CODE], [3652.5])
+    Risks.validate(found)
+    assert found[Risks.risk.name].is_null().to_list() == [True, False]
+
+
+def test_few_deaths_in_all_are_no_deaths() -> None:
+    for n_deaths, is_shown in ((9, False), (10, True)):
+        bands = rates_of(fit_reference_rates(*cohort_with_cases(50, n_deaths), ["A"]), "A", UNKNOWN)
+        assert bands.death_rate_per_year.any() == is_shown
+
+
+def test_a_sex_with_few_cases_gets_the_rates_of_both_and_one_with_none_only_where_ten_would_be_expected() -> None:
+    few = fit_reference_rates(*cohort_with_cases(100, 0, women_with_it=9), ["A"])
+    assert rates_of(few, "A", FEMALE).rate_per_year.tolist() == rates_of(few, "A", UNKNOWN).rate_per_year.tolist()
+    of_men, of_both = (piecewise_constant_risk(rates_of(few, "A", s), np.array([55.0]), 10.0) for s in (MALE, UNKNOWN))
+    assert of_men == pytest.approx(2 * 91 / 100 * of_both, rel=0.05)
+    none_of_fifty = fit_reference_rates(*cohort_with_cases(100, 0), ["A"])
+    assert not rates_of(none_of_fifty, "A", FEMALE).rate_per_year.any()
+    none_of_six = fit_reference_rates(*cohort_with_cases(12, 0), ["A"])
+    assert rates_of(none_of_six, "A", FEMALE).rate_per_year.any()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.floats(0.0005, 0.03), st.floats(0.0005, 0.03), st.integers(20, 400))
+def test_every_rate_rests_on_ten_events_or_none(seed: int, rate: float, death_rate: float, n: int) -> None:
+    rng = np.random.default_rng(seed)
+    entry = rng.uniform(0, 80, n)
+    death = entry + rng.exponential(1 / death_rate, n)
+    onset = 30 + rng.exponential(1 / rate, n)
+    exit_age = np.minimum(entry + rng.uniform(1, 30, n), death)
+    subjects, first = make_cohort(
+        list(rng.choice([FEMALE, MALE], n, p=[0.2, 0.8])),
+        {"entry": entry, "exit": exit_age, "A": onset, DEATH_CODE: np.where(death <= exit_age, death, np.nan)},
+    )
+    followed = onset > entry
+    had_outcome = followed & (onset <= exit_age)
+    died = followed & ~had_outcome & (death <= exit_age)
+    rates = fit_reference_rates(subjects, first, ["A"])
+    assert rates.is_empty() == (had_outcome.sum() < SMALLEST_SHOWN_COUNT)
+    everyone = np.ones(n, dtype=bool)
+    for sex in () if rates.is_empty() else (FEMALE, MALE, UNKNOWN):
+        bands = rates_of(rates, "A", sex)
+        both = rates_of(rates, "A", UNKNOWN)
+        for happened, column in ((had_outcome, "rate_per_year"), (died, "death_rate_per_year")):
+            values = getattr(bands, column)
+            is_pooled = sex == UNKNOWN or steps_of(bands, column) == steps_of(both, column)
+            members = everyone if is_pooled else (subjects[Subjects.sex.name] == sex).to_numpy()
+            starts = np.flatnonzero(np.diff(values, prepend=np.nan) != 0)  # one rate may reach over several rows
+            edges = np.append(bands.from_years[starts], np.inf)
+            counts, _ = np.histogram(np.minimum(onset, exit_age)[happened & members], bins=edges)
+            if happened is died and happened.sum() < SMALLEST_SHOWN_COUNT:
+                assert not values.any()
+            else:
+                assert ((counts == 0) | (counts >= SMALLEST_SHOWN_COUNT)).all()
+                assert ((counts == 0) == (values[starts] == 0)).all()
+
+
+def steps_of(bands: AgeBands, column: str) -> list[tuple[float, float]]:
+    """Return from which age each value of one rate holds."""
+    values = getattr(bands, column)
+    starts = np.flatnonzero(np.diff(values, prepend=np.nan) != 0)
+    return list(zip(bands.from_years[starts], values[starts], strict=True))
 
 
 bands_drawn = st.lists(

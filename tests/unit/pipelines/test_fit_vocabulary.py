@@ -1,5 +1,7 @@
 """The vocabulary: roles, rare codes, groups, scaling, and the population's rates."""
 
+import math
+
 import numpy as np
 import polars as pl
 import pytest
@@ -8,9 +10,9 @@ from hypothesis import given, settings
 
 from data_schemas.age_units import DAYS_PER_YEAR
 from data_schemas.cohort import COVARIATE, DEATH_CODE, DISEASE, Codes, Events
-from data_schemas.dataset import DEATH, GROUP, Vocabulary
+from data_schemas.dataset import DEATH, GROUP, OUTCOME_ROLES, Vocabulary
 from data_schemas.errors import UsageError
-from pipelines.fit_vocabulary import fit_vocabulary
+from pipelines.fit_vocabulary import fit_vocabulary, log_population_rates
 from pipelines.prepare_config import PrepareConfig
 
 NO_CODES = pl.DataFrame(Codes.create_empty())
@@ -80,24 +82,61 @@ def test_death_is_death_whatever_settings_say_and_there_although_nobody_died():
     assert roles_of(fit(had("a", 5), input_only_codes=("*",)))[DEATH_CODE] == DEATH
     vocabulary = fit([*had("a", 5), *had(DEATH_CODE, 1)], input_only_codes=("*",))
     assert roles_of(vocabulary)[DEATH_CODE] == DEATH
-    assert row(fit(had("a", 5)), DEATH_CODE)[Vocabulary.n_events.name] == 0
+    alive = row(fit(had("a", 5)), DEATH_CODE)
+    assert math.isfinite(alive[Vocabulary.log_rate_per_year.name])
+    assert alive[Vocabulary.n_subjects.name] is None
 
 
 def test_codes_of_too_few_people_are_left_out():
     events = [*had("three", 3), *had("two", 2), *had("two", 2, age=1600.0)]
     assert "two" not in roles_of(fit(events, min_subjects=3))
-    assert row(fit(events, min_subjects=3), "three")[Vocabulary.n_subjects.name] == 3
-    assert row(fit(events, min_subjects=2), "two")[Vocabulary.n_subjects.name] == 2  # people, not rows
+    assert "two" in roles_of(fit(events, min_subjects=2))
+
+
+def test_people_are_counted_not_rows_and_shown_from_ten_on():
+    events = [*had("ten", 10), *had("ten", 10, age=1600.0), *had("nine", 9), *had("nine", 9, age=1600.0), *had("z", 12)]
+    vocabulary = fit(events, groups={"any_nine": ("nine",), "any": ("nine", "z")})
+    shown = dict(vocabulary.select(Vocabulary.code.name, Vocabulary.n_subjects.name).iter_rows())
+    hidden = {"pad", "query", "no_event", "nine", "any_nine", DEATH_CODE}
+    assert shown == {"ten": 10, "z": 12, "any": 12} | dict.fromkeys(hidden)
 
 
 def test_a_group_counts_its_people_once_and_may_have_rare_and_input_only_members():
-    events = [*had("a", 6), *had("seldom", 1, age=1200.0), *had("visit", 8, age=1700.0)]
+    events = [*had("a", 6), *had("seldom", 1, age=1200.0), *had("visit", 11, age=1700.0)]
     vocabulary = fit(events, groups={"any": ("a", "seldom", "visit")}, input_only_codes=("visit",))
     group = row(vocabulary, "any")
     assert group[Vocabulary.role.name] == GROUP
-    assert (group[Vocabulary.n_subjects.name], group[Vocabulary.n_events.name]) == (8, 8)
-    lost_days = 800 + 5 * 500 + 2 * 300  # person 0 falls ill at 1200, the others of `a` at 1500, the rest at 1700
-    assert group[Vocabulary.person_years.name] == pytest.approx((N_PEOPLE * 1000 - lost_days) / DAYS_PER_YEAR)
+    assert group[Vocabulary.n_subjects.name] == 11
+    lost_days = 800 + 5 * 500 + 5 * 300  # person 0 falls ill at 1200, the others of `a` at 1500, the rest at 1700
+    counts = [(6, 6 * 500), (11, lost_days), (0, 0)]  # of a, of the group, of death
+    all_days = N_PEOPLE * 1000
+    expected = log_rates_of(
+        [masked(n, (all_days - lost) / DAYS_PER_YEAR, all_days / DAYS_PER_YEAR) for n, lost in counts]
+    )
+    rates = vocabulary[Vocabulary.log_rate_per_year.name].drop_nulls()
+    assert rates.to_list() == pytest.approx(expected)
+
+
+def masked(n_events, years, all_years):
+    """A count under 10 is hidden: it enters as 5, in everybody's years."""
+    return (n_events, years) if n_events >= 10 else (5, all_years)
+
+
+def log_rates_of(counts):
+    """Say the formula in plain words for (events, person-years) of each outcome."""
+    overall = max(sum(n_events for n_events, _ in counts), 0.5) / max(sum(years for _, years in counts), 1.0)
+    return [math.log((n_events + 0.5) / (years + 0.5 / overall)) for n_events, years in counts]
+
+
+def test_population_rates_pull_rare_outcomes_to_the_overall_rate():
+    counts = pl.DataFrame({"events": [1000, None, 0, 10], "years": [50_000.0, None, 60_000.0, 1_000.0]})
+    overall = 1010 / 111_000
+    expected = [(1000.5) / (50_000 + 0.5 / overall), 0.5 / (60_000 + 0.5 / overall), 10.5 / (1000 + 0.5 / overall)]
+    found = counts.select(log_population_rates(pl.col("events"), pl.col("years"))).to_series()
+    assert found.drop_nulls().to_list() == pytest.approx([math.log(rate) for rate in expected])
+    assert found.is_null().to_list() == [False, True, False, False]
+    nobody = pl.select(log_population_rates(pl.lit(pl.Series([0, 0])), pl.lit(pl.Series([0.0, 0.0])))).to_series()
+    assert nobody.is_finite().all()
 
 
 @pytest.mark.parametrize("name", ["a", "rare", "pad", "query", "no_event", DEATH_CODE])
@@ -137,22 +176,26 @@ def test_missing_values_do_not_count_in_the_scale():
 
 @settings(max_examples=60, deadline=None)
 @given(drawn=people(8))
-def test_events_and_person_years_equal_a_plain_loop(drawn):
+def test_rates_equal_a_plain_loop(drawn):
+    drawn = drawn * 12  # so that some counts are shown and some are hidden
     present = {code for person in drawn for _, code, _ in person.events}
     groups = {name: tuple(sorted(codes)) for name, codes in OUTCOMES.items() if len(codes) > 1 and codes <= present}
     vocabulary = fit_vocabulary(
         subjects_of(drawn), events_of(drawn), NO_CODES, PrepareConfig(min_subjects=1, groups=groups)
     )
-    for outcome in [name for name in ("a", "b", DEATH_CODE, *groups) if name in {*present, *groups, DEATH_CODE}]:
+    outcomes = vocabulary.filter(Vocabulary.role.col.is_in(OUTCOME_ROLES))[Vocabulary.code.name].to_list()
+    counts = []
+    for outcome in outcomes:
         n_events, days = 0, 0.0
         for person in drawn:
-            first = person.first_age(OUTCOMES[outcome])
+            first = person.first_age(OUTCOMES.get(outcome, {outcome}))
             if first is not None and first <= person.entry:
                 continue
             happened = first is not None and first <= person.exit
             n_events += happened
             days += (first if happened else person.exit) - person.entry
-        assert row(vocabulary, outcome)[Vocabulary.n_events.name] == n_events
-        assert row(vocabulary, outcome)[Vocabulary.person_years.name] == pytest.approx(days / DAYS_PER_YEAR)
-    covariates = vocabulary.filter(pl.col(Vocabulary.role.name) == COVARIATE)
-    assert covariates[Vocabulary.n_events.name].null_count() == covariates.height
+        all_days = sum(person.exit - person.entry for person in drawn)
+        counts.append(masked(n_events, days / DAYS_PER_YEAR, all_days / DAYS_PER_YEAR))
+    rates = vocabulary.select(Vocabulary.code.name, Vocabulary.log_rate_per_year.name).drop_nulls()
+    assert rates[Vocabulary.code.name].to_list() == outcomes
+    assert rates[Vocabulary.log_rate_per_year.name].to_list() == pytest.approx(log_rates_of(counts))

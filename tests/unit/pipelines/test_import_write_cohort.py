@@ -9,6 +9,7 @@ import pytest
 from data_schemas.cohort import Codes, Events, Subjects
 from data_schemas.errors import UsageError
 from data_schemas.import_report import ImportReport
+from pipelines import whole_folders
 from pipelines.import_cohort import write_cohort as module
 from pipelines.import_cohort.write_cohort import hash_ids, sort_events, split_into_files, write_cohort
 from pipelines.tables_on_disk import event_files, read_codes, read_subjects, scan_events
@@ -141,7 +142,7 @@ def test_an_empty_folder_is_taken(tmp_path: Path) -> None:
 
 def test_other_content_is_never_replaced(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(UsageError, match="not an imported cohort"):
+    with pytest.raises(UsageError, match="is not empty and holds no cohort"):
         write_cohort(SUBJECTS, EVENTS, NO_CODES, REPORT, tmp_path)
     with pytest.raises(UsageError, match="is a file"):
         write_cohort(SUBJECTS, EVENTS, NO_CODES, REPORT, tmp_path / "thesis.txt")
@@ -184,14 +185,14 @@ def test_a_failed_exchange_puts_the_old_cohort_back(
 ) -> None:
     cohort = tmp_path / "cohort"
     write_cohort(SUBJECTS, EVENTS, NO_CODES, REPORT, cohort)
-    rename = module.os.replace
+    rename = whole_folders.os.replace
 
     def refuse_new(source: Path, target: Path) -> None:
         if source.name.endswith(".part") and target == cohort:
             raise raised
         rename(source, target)
 
-    monkeypatch.setattr(module.os, "replace", refuse_new)
+    monkeypatch.setattr(whole_folders.os, "replace", refuse_new)
     with pytest.raises(seen):
         write_cohort(make_subjects(2), EVENTS.head(1), NO_CODES, REPORT, cohort)
     assert read_subjects(cohort).height == 2

@@ -51,7 +51,6 @@ def test_a_frame_as_arrays_and_any_choice_of_its_rows_say_the_same(drawn):
 @given(drawn=people(8))
 def test_owners_and_counts_equal_a_plain_loop(drawn):
     shard = shard_of(sequences_of(drawn))
-    assert shard.owner_of_event().tolist() == [i for i, ages in enumerate(lists_of(shard, "ages_days")) for _ in ages]
     assert shard.owner_of_first().tolist() == [
         i for i, ages in enumerate(lists_of(shard, "first_tokens")) for _ in ages
     ]
