@@ -71,11 +71,10 @@ def load_checkpoint(folder: Path, layout: VocabularyLayout) -> RiskModel:
     config = _verified_config(content, folder / CONFIG_FILE)
     with torch.random.fork_rng(devices=[]):  # building draws initial weights; the caller's generator stays untouched
         model = RiskModel(config, layout)
-    for key, expected in describe_model(model).items():
-        if content.get(key) != expected:
-            raise ModelRefusedError(f"{folder / CONFIG_FILE}: {key} is {content.get(key)}, the model has {expected}")
+    _verify_facts(content, model.backbone.describe(), folder / CONFIG_FILE)
     tensors, _ = read_tensors(folder / WEIGHTS_FILE)
     _verify_tensors(tensors, model, folder / WEIGHTS_FILE)
+    _verify_facts(content, describe_model(model), folder / CONFIG_FILE)
     model.load_state_dict(tensors, strict=True)
     return model.eval()
 
@@ -113,8 +112,15 @@ def _verified_config(content: Mapping[str, Any], path: Path) -> TrainConfig:
         config = TrainConfig.model_validate(known)
     except ValidationError as error:
         first = error.errors()[0]
-        raise ModelRefusedError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        place = "".join(f"{part}: " for part in first["loc"])
+        raise ModelRefusedError(f"{path}: {place}{first['msg'].removeprefix('Value error, ')}") from error
     return config
+
+
+def _verify_facts(content: Mapping[str, Any], expected: Mapping[str, Any], path: Path) -> None:
+    for key, value in expected.items():
+        if content.get(key) != value:
+            raise ModelRefusedError(f"{path}: {key} is {content.get(key)}, the model has {value}")
 
 
 def _verify_tensors(tensors: Mapping[str, Tensor], model: RiskModel, path: Path) -> None:

@@ -1,10 +1,12 @@
 """What a person may decide about a model and its training: one flat list of keys, spelled as in `train_config.json`."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 ModelSize = Literal["nano", "small", "medium", "huge"]
+EVENT_TRAJECTORY = "event_trajectory_shared_v1"
+WIDTH_OF_SIZE = {"nano": 256, "small": 512, "medium": 768, "huge": 1024}
 
 
 class TrainConfig(BaseModel):
@@ -17,7 +19,7 @@ class TrainConfig(BaseModel):
         "event_trajectory_shared_v1", description="name of the backbone"
     )
     model_size: ModelSize = Field("nano", description="size preset of event_trajectory_shared_v1")
-    d_model: int = Field(120, ge=4, description="width of the other backbones")
+    d_model: int = Field(120, ge=4, description="width; that of the preset for event_trajectory_shared_v1")
     n_head: int = Field(10, ge=1, description="attention heads, and groups of traj_mixer_v5, of the other backbones")
     n_layer: int = Field(12, ge=1, description="layers of the other backbones")
     n_reasoning_rounds: int = Field(12, ge=1, le=64, description="passes through the shared core; no parameters")
@@ -52,6 +54,17 @@ class TrainConfig(BaseModel):
     clip_gradient_norm: float = Field(1.0, gt=0, description="largest norm of the gradient of one step")
     checkpoint_every_steps: int = Field(500, ge=1, description="steps between saved states, besides each epoch's end")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _a_preset_sets_the_width(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or data.get("model_architecture", EVENT_TRAJECTORY) != EVENT_TRAJECTORY:
+            return data
+        size = data.get("model_size", "nano")
+        width = WIDTH_OF_SIZE.get(size) if isinstance(size, str) else None
+        if width and data.get("d_model", width) != width:
+            raise ValueError(f"d_model of size {size} is {width}")
+        return {**data, "d_model": width} if width else data
+
     @model_validator(mode="after")
     def _some_query_is_drawn(self) -> "TrainConfig":
         if self.query_at_entry and self.queries_per_person < 2:
@@ -60,7 +73,6 @@ class TrainConfig(BaseModel):
 
     @model_validator(mode="after")
     def _heads_divide_the_width(self) -> "TrainConfig":
-        of_preset = self.model_architecture == "event_trajectory_shared_v1"
-        if not of_preset and self.d_model % (2 * self.n_head):
+        if self.model_architecture != EVENT_TRAJECTORY and self.d_model % (2 * self.n_head):
             raise ValueError("d_model must be a multiple of 2 * n_head: rotation turns pairs of a head's coordinates")
         return self

@@ -77,7 +77,8 @@ class GroupMixer(nn.Module):
         gate = torch.bmm(self.gate_proj.transpose(1, 2), fused)
         value = torch.bmm(self.value_proj.transpose(1, 2), fused)
         update = torch.bmm(self.output_proj.transpose(1, 2), silu(gate) * value)  # [dg,n,N]
-        return rows + self.dropout(update.permute(2, 1, 0).reshape(rows.shape))
+        residual: Tensor = self.dropout(update.permute(2, 1, 0).reshape(rows.shape))
+        return rows + residual
 
 
 def initialise_group_mixer(mixer: GroupMixer) -> None:

@@ -7,6 +7,7 @@ B subjects, L events, Q queries, R = L + Q rows, D width.
 """
 
 from torch import Tensor, nn
+from torch.nn.functional import gelu
 
 from data_schemas.sequence_batch import SequenceBatch
 from models.config import TrainConfig
@@ -28,18 +29,15 @@ class GptLayer(nn.Module):
         super().__init__()
         self.attention_norm = nn.LayerNorm(width, bias=False)
         self.attention = RowAttention(width, n_heads, relative_time=False)
-        self.feed_forward = nn.Sequential(
-            nn.LayerNorm(width, bias=False),
-            nn.Linear(width, _FEED_FORWARD_FACTOR * width, bias=False),
-            nn.GELU(),
-            nn.Linear(_FEED_FORWARD_FACTOR * width, width, bias=False),
-        )
+        self.feed_forward_norm = nn.LayerNorm(width, bias=False)
+        self.up_proj = nn.Linear(width, _FEED_FORWARD_FACTOR * width, bias=False)
+        self.down_proj = nn.Linear(_FEED_FORWARD_FACTOR * width, width, bias=False)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, rows: Tensor, times: RowTimes) -> Tensor:
         """Map rows [B,R,D] to [B,R,D]."""
         rows = rows + self.dropout(self.attention(self.attention_norm(rows), times))
-        update: Tensor = self.dropout(self.feed_forward(rows))
+        update: Tensor = self.dropout(self.down_proj(gelu(self.up_proj(self.feed_forward_norm(rows)))))
         return rows + update
 
 
@@ -51,11 +49,10 @@ class DelphiGpt(RowBackbone):
         super().__init__(config)
         self.embedding = EventEmbedding(layout, config.d_model, SinusoidalAge(config.d_model))
         self.clock = RowClock(config.d_model // config.n_head, relative_time=False)
-        self.layers = nn.ModuleList(
-            GptLayer(config.d_model, config.n_head, config.mlp_dropout) for _ in range(config.n_layer)
-        )
+        layers = [GptLayer(config.d_model, config.n_head, config.mlp_dropout) for _ in range(config.n_layer)]
+        self.layers = nn.ModuleList(layers)
         self.final_norm = nn.LayerNorm(config.d_model, bias=False)
-        self._initialise()
+        self._initialise(layers)
 
     def rows(self, batch: SequenceBatch) -> Tensor:
         """Return the hidden states of all rows [B,R,D]."""
@@ -66,12 +63,12 @@ class DelphiGpt(RowBackbone):
         hidden: Tensor = self.final_norm(rows)
         return hidden
 
-    def _initialise(self) -> None:
+    def _initialise(self, layers: list[GptLayer]) -> None:
         """N(0, 0.02²) everywhere, the two maps into the residual smaller by √(2·layers), as in GPT-2."""
         initialise_event_embedding(self.embedding)
-        residual_std = _WEIGHT_STD * (2 * len(self.layers)) ** -0.5
-        for layer in self.layers:
-            for proj in (layer.attention.q_proj, layer.attention.k_proj, layer.attention.v_proj, layer.feed_forward[1]):
+        residual_std = _WEIGHT_STD * (2 * len(layers)) ** -0.5
+        for layer in layers:
+            for proj in (layer.attention.q_proj, layer.attention.k_proj, layer.attention.v_proj, layer.up_proj):
                 nn.init.normal_(proj.weight, std=_WEIGHT_STD)
-            for proj in (layer.attention.o_proj, layer.feed_forward[3]):
+            for proj in (layer.attention.o_proj, layer.down_proj):
                 nn.init.normal_(proj.weight, std=residual_std)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softmax
 
 from data_schemas.sequence_batch import SequenceBatch
-from models.config import TrainConfig
+from models.config import WIDTH_OF_SIZE, TrainConfig
 from models.event_embedding import EventEmbedding, initialise_event_embedding
 from models.time_encoding import AgeEncoding, GapBias, GapFeatures, TimeRotation, gaps_days, rotate
 from models.traj_mixer import TrajectoryMixer, initialise_mixer
@@ -31,10 +31,10 @@ class SizePreset:
 
 
 SIZES = {
-    "nano": SizePreset(256, 8, 32, 32),
-    "small": SizePreset(512, 8, 64, 32),
-    "medium": SizePreset(768, 12, 64, 48),
-    "huge": SizePreset(1024, 16, 64, 64),
+    "nano": SizePreset(WIDTH_OF_SIZE["nano"], 8, 32, 32),
+    "small": SizePreset(WIDTH_OF_SIZE["small"], 8, 64, 32),
+    "medium": SizePreset(WIDTH_OF_SIZE["medium"], 12, 64, 48),
+    "huge": SizePreset(WIDTH_OF_SIZE["huge"], 16, 64, 64),
 }
 
 

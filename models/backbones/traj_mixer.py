@@ -59,12 +59,13 @@ class TrajMixer(RowBackbone):
         super().__init__(config)
         self.embedding = EventEmbedding(layout, config.d_model, AgeEncoding(config.d_model))
         self.clock = RowClock(config.d_model // config.n_head, relative_time=relative)
-        self.layers = nn.ModuleList(
+        layers = [
             TrajMixerLayer(config.d_model, config.n_head, config.mlp_dropout, relative_time=relative)
             for _ in range(config.n_layer)
-        )
+        ]
+        self.layers = nn.ModuleList(layers)
         self.final_norm = nn.LayerNorm(config.d_model)
-        self._initialise()
+        self._initialise(layers)
 
     def describe(self) -> dict[str, Any]:
         """Return sizes and every rule that the seed freezes."""
@@ -79,9 +80,9 @@ class TrajMixer(RowBackbone):
         hidden: Tensor = self.final_norm(rows)
         return hidden
 
-    def _initialise(self) -> None:
+    def _initialise(self, layers: list[TrajMixerLayer]) -> None:
         initialise_event_embedding(self.embedding)
-        for layer in self.layers:
+        for layer in layers:
             for proj in (
                 layer.attention.q_proj,
                 layer.attention.k_proj,

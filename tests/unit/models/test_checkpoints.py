@@ -79,22 +79,22 @@ def test_the_rates_come_back_from_the_file(folder):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"model_architecture": "traj_mixer_v2"}, "model_architecture"),
-        ({"model_size": "small"}, "d_model is 256, size small has 512"),
+        ({"model_architecture": "traj_mixer_v2"}, "model_architecture: Input should be"),
+        ({"model_size": "small"}, "d_model of size small is 512"),
         ({"model_size": "tiny"}, "model_size"),
-        ({"d_model": 255}, "d_model is 255, size nano has 256"),
-        ({"n_trajectory": 4}, "n_trajectory is 4, size nano has 8"),
-        ({"trajectory_dim": 64}, "trajectory_dim is 64, size nano has 32"),
-        ({"traj_hidden": 48}, "traj_hidden is 48, size nano has 32"),
+        ({"d_model": 255}, "d_model of size nano is 256"),
+        ({"n_trajectory": 4}, "n_trajectory is 4, the model has 8"),
+        ({"trajectory_dim": 64}, "trajectory_dim is 64, the model has 32"),
+        ({"traj_hidden": 48}, "traj_hidden is 48, the model has 32"),
         ({"n_reasoning_rounds": 4}, r"n_reasoning_rounds are [256, 8, 3] in the weights, [256, 8, 4] in"),
         ({"head": "mixed"}, "head"),
         ({"mode": "next_token"}, "mode"),
-        ({"time_mode": "absolute"}, "not of this model: ['backbone.reasoning_core.gap_bias.log_widths'"),
+        ({"time_mode": "absolute"}, "not of this model: ['backbone.reasoning_core.gap_bias.rbf_proj.weight'"),
         ({"model_parameter_count": 1}, "model_parameter_count is 1, the model has"),
         ({"trainable_parameter_count": 1}, "trainable_parameter_count is 1, the model has"),
         ({"model_parameter_count": None}, "model_parameter_count is None"),
         ({"time_mode": None, "seed": None}, "keys are missing: seed, time_mode"),
-        ({"d_model": None}, "d_model is None, size nano has 256"),
+        ({"d_model": None}, "keys are missing: d_model"),
     ],
 )
 def test_a_changed_configuration_is_refused_and_named(folder, changes, said):
@@ -202,3 +202,38 @@ def test_a_missing_file_is_named(folder, name):
 def test_a_broken_configuration_is_refused(folder, content, said):
     (folder / CONFIG_FILE).write_bytes(content)
     assert said in refusal(folder)
+
+
+ROW_NETWORK = {"d_model": 24, "n_head": 3, "n_layer": 2}
+
+
+@pytest.fixture(params=["traj_mixer_v5", "delphi_gpt_v1"])
+def row_folder(request, tmp_path):
+    save_checkpoint(tmp_path / "rows", draw_model(torch.float32, model_architecture=request.param, **ROW_NETWORK), {})
+    return tmp_path / "rows"
+
+
+def test_a_row_network_is_rebuilt_from_its_files(row_folder):
+    model = load_checkpoint(row_folder, LAYOUT)
+    saved = load_file(row_folder / "model.safetensors")
+    assert all(torch.equal(tensor, saved[name]) for name, tensor in model.state_dict().items())
+    config = json.loads((row_folder / "train_config.json").read_text())
+    assert config.items() >= ROW_NETWORK.items()
+
+
+def test_the_number_of_heads_changes_no_shape_and_is_found_all_the_same(tmp_path):
+    save_checkpoint(tmp_path, draw_model(torch.float32, model_architecture="delphi_gpt_v1", **ROW_NETWORK), {})
+    change_config(tmp_path, n_head=2)
+    assert "d_model, n_head, n_layer are [24, 3, 2] in the weights, [24, 2, 2] in" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize("earlier", ["traj_mixer_v4", "traj_mixer_v3", "traj_mixer_v2", "traj_mixer"])
+def test_earlier_mixers_are_refused(row_folder, earlier):
+    change_config(row_folder, model_architecture=earlier)
+    assert "model_architecture: Input should be" in refusal(row_folder)
+
+
+def test_a_rule_that_the_seed_freezes_may_not_differ(tmp_path):
+    save_checkpoint(tmp_path, draw_model(torch.float32, model_architecture="traj_mixer_v5", **ROW_NETWORK), {})
+    change_config(tmp_path, cross_residual=True)
+    assert "cross_residual is True, the model has False" in refusal(tmp_path)

@@ -11,6 +11,7 @@ from torch.nn.functional import layer_norm, silu, softmax
 from models.backbones.event_trajectory import SIZES, EventTrajectory, SharedEventTrajectoryCore
 from models.config import TrainConfig
 from models.risk_model import seeded_model
+from models.time_encoding import gaps_days
 
 BACKBONE_PARAMETERS = 296_467  # of nano, the embedding not counted: specs/backbones.md §7
 
@@ -72,15 +73,15 @@ def test_the_fingerprint_is_kept_with_the_weights():
 
 def test_the_time_bias_is_zero_at_the_start_and_its_map_learns_from_the_first_step():
     model = seeded_model(TrainConfig(n_reasoning_rounds=2), LAYOUT)
-    bias = model.backbone.reasoning_core.gap_bias
-    batch = draw_batch(0)
-    assert (bias(batch.query_ages_days, batch.ages_days) == 0).all()
+    core, batch = model.backbone.reasoning_core, draw_batch(0)
+    bias = core.gap_bias
+    assert (bias(core.gap_features(gaps_days(batch.query_ages_days, batch.ages_days))) == 0).all()
     nn.init.normal_(model.head.anchor_proj.weight, std=0.1)  # a head of zeros would let no gradient through
     hazards = model(batch)
     hazards.log_anchor_hazard.square().sum().backward()
     assert bias.rbf_proj.weight.grad.abs().max() > 0
     assert bias.time_bias_scale.grad == 0
-    assert (bias.log_widths.grad == 0).all()
+    assert (core.gap_features.log_widths.grad == 0).all()
 
 
 def test_absolute_time_has_neither_rotation_nor_bias():
@@ -142,10 +143,11 @@ def slow_rotate(vector, age):
     return torch.cat([turned.real, turned.imag])
 
 
-def slow_gap_bias(gap_days, bias):
+def slow_gap_bias(gap_days, core):
+    bias = core.gap_bias
     centres = [0.0] + [(80 * 365.25) ** (i / 14) for i in range(15)]
     logs = torch.log1p(torch.tensor(centres, dtype=torch.float64))
-    features = torch.exp(-(((math.log1p(gap_days) - logs) / bias.log_widths.exp()) ** 2) / 2)
+    features = torch.exp(-(((math.log1p(gap_days) - logs) / core.gap_features.log_widths.exp()) ** 2) / 2)
     return bias.time_bias_scale * (bias.rbf_proj.weight @ features)  # [H]
 
 
@@ -164,7 +166,7 @@ def slow_round(state, query_age, events, ages, core):
             key = (core.k_proj.weight @ event)[own]
             score = 0.0
             if core.gap_bias is not None:
-                score = slow_gap_bias((query_age - age).item(), core.gap_bias)[h]
+                score = slow_gap_bias((query_age - age).item(), core)[h]
                 score = score + slow_rotate(query, query_age) @ slow_rotate(key, age) / math.sqrt(width)
             else:
                 score = query @ key / math.sqrt(width)

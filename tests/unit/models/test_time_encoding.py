@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from data_schemas.age_units import DAYS_PER_YEAR, MAX_AGE_DAYS
-from models.time_encoding import AgeEncoding, GapBias, TimeRotation, rotate
+from models.time_encoding import AgeEncoding, GapBias, GapFeatures, TimeRotation, gaps_days, rotate
 
 
 def test_age_is_legendre_of_a_century_plus_fixed_sinusoids():
@@ -64,22 +64,22 @@ def test_rotation_turns_half_split_pairs_with_log_spaced_wavelengths():
 
 
 def test_the_gap_bias_is_gaussian_in_log_days():
-    bias = GapBias(3).double()
+    features, bias = GapFeatures().double(), GapBias(3).double()
     torch.nn.init.normal_(bias.rbf_proj.weight)
-    torch.nn.init.normal_(bias.log_widths, std=0.3)
+    torch.nn.init.normal_(features.log_widths, std=0.3)
     queries, events = torch.tensor([[100.0, 30_000.0]]), torch.tensor([[100.0, 99.0, 7.0, 20_000.0]])
-    found = bias(queries, events)
-    assert found.shape == (1, 3, 2, 4)
+    found = bias(features(gaps_days(queries, events)))
+    assert found.shape == (1, 2, 4, 3)
     centres = np.concatenate([[0.0], np.geomspace(1, 80 * DAYS_PER_YEAR, 15)])
     for q, query in enumerate(queries[0].tolist()):
         for i, event in enumerate(events[0].tolist()):
             gap = max(query - event, 0.0)
-            distance = (math.log1p(gap) - np.log1p(centres)) / bias.log_widths.exp().detach().numpy()
+            distance = (math.log1p(gap) - np.log1p(centres)) / features.log_widths.exp().detach().numpy()
             expected = bias.rbf_proj.weight.detach().numpy() @ np.exp(-(distance**2) / 2)
-            np.testing.assert_allclose(found[0, :, q, i].detach().numpy(), expected, rtol=1e-10)
+            np.testing.assert_allclose(found[0, q, i].detach().numpy(), expected, rtol=1e-10)
 
 
 def test_the_widths_start_at_the_mean_spacing_of_the_centres():
-    bias = GapBias(3)
+    features = GapFeatures()
     spacing = math.log1p(80 * DAYS_PER_YEAR) / 15
-    torch.testing.assert_close(bias.log_widths.exp(), torch.full((16,), spacing))
+    torch.testing.assert_close(features.log_widths.exp(), torch.full((16,), spacing))
