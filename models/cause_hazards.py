@@ -102,6 +102,34 @@ def _weibull_cumulative(u_years: Tensor, log_anchor_hazard: Tensor, log_shape: T
     return torch.where(positive, torch.exp(log_anchor_hazard + log_shape.exp() * (log_u - _LOG_ANCHOR)), 0.0)
 
 
+@dataclass(frozen=True)
+class MixedHazards(CauseHazards):
+    """h_k(u) = λ_k + Weibull: a constant short-term part and a long-term part that rises or falls."""
+
+    log_rate: Tensor  # log λ [...,K], per year
+    weibull: WeibullHazards
+
+    @property
+    def death_outcome(self) -> int:  # type: ignore[override]
+        """Column of death among the outcomes."""
+        return self.weibull.death_outcome
+
+    def log_hazard(self, u_years: Tensor) -> Tensor:
+        """Return log(λ_k + h_k of the Weibull part)."""
+        return torch.logaddexp(self.log_rate.expand_as(u_years), self.weibull.log_hazard(u_years))
+
+    def cumulative_hazard(self, u_years: Tensor) -> Tensor:
+        """Return λ_k·u + H_k of the Weibull part."""
+        return self.log_rate.exp() * u_years + self.weibull.cumulative_hazard(u_years)
+
+    def _death_hazard(self, u_years: Tensor) -> Tensor:
+        rate = self.log_rate[..., self.death_outcome, None].exp()
+        return rate * u_years + self.weibull._death_hazard(u_years)
+
+    def _exponent_at_zero(self) -> Tensor:
+        return self.weibull._exponent_at_zero().clamp(max=1.0)
+
+
 @lru_cache(maxsize=1)
 def _gauss_legendre() -> list[tuple[float, float]]:
     """Return nodes and weights on (0, 1)."""

@@ -27,7 +27,7 @@ class TrainConfig(BaseModel):
         "relative", description="relative adds rotary encoding and a bias by the time between query and event"
     )
     mode: Literal["all_future"] = Field("all_future", description="what one prediction is about")
-    head: Literal["weibull"] = Field("weibull", description="form of the hazard after the query")
+    head: Literal["weibull", "mixed"] = Field("weibull", description="form of the hazard after the query")
     mlp_dropout: float = Field(0.1, ge=0, lt=1, description="dropout on both residual updates of a round")
     token_dropout: float = Field(0.0, ge=0, lt=1, description="share of events hidden at random during training")
     max_events: int = Field(512, ge=1, description="events of a history that are read, the latest ones")

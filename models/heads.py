@@ -4,11 +4,12 @@ D width, K outcomes; leading dimensions are free.
 """
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
-from models.cause_hazards import WeibullHazards
+from models.cause_hazards import MixedHazards, WeibullHazards
 from models.vocabulary_layout import VocabularyLayout
 
 _LOG_LARGEST_SHAPE = math.log(10.0)  # ρ stays within [0.1, 10]
@@ -46,4 +47,32 @@ class WeibullHead(nn.Module):
         self.anchor_proj.bias.add_(shift.to(self.anchor_proj.bias))
 
 
-HEADS = {"weibull": WeibullHead}
+class MixedHead(nn.Module):
+    """Three numbers a cause: a constant rate and a Weibull part, each started at half the population's rate."""
+
+    def __init__(self, width: int, layout: VocabularyLayout) -> None:
+        """The map to the constant part starts at zero, as those of the Weibull part do."""
+        super().__init__()
+        self.weibull = WeibullHead(width, layout)
+        self.rate_proj = nn.Linear(width, layout.n_outcomes)
+        for parameter in self.rate_proj.parameters():
+            nn.init.zeros_(parameter)
+
+    def forward(self, hidden: Tensor) -> MixedHazards:
+        """Map hidden states [...,D] to hazards [...,K], float32 also under autocast."""
+        whole = self.weibull(hidden)
+        half = replace(whole, log_anchor_hazard=whole.log_anchor_hazard - math.log(2.0))
+        with torch.autocast(hidden.device.type, enabled=False):
+            logit = self.rate_proj(hidden.to(self.rate_proj.weight.dtype))
+            return MixedHazards(logit + self.weibull.log_rates_per_year - math.log(2.0), half)
+
+    @torch.no_grad()
+    def shift_log_hazards(self, shift: Tensor) -> None:
+        """Add `shift` [K] to every log-hazard of each cause: to both parts alike."""
+        self.weibull.shift_log_hazards(shift)
+        self.rate_proj.bias.add_(shift.to(self.rate_proj.bias))
+
+
+Head = WeibullHead | MixedHead
+
+HEADS: dict[str, type[Head]] = {"weibull": WeibullHead, "mixed": MixedHead}

@@ -225,6 +225,25 @@ def test_a_foreign_folder_is_not_written_into(world, capsys) -> None:
     assert "choose another folder" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "choices",
+    [
+        ("model_architecture=traj_mixer_v5", "d_model=24", "n_head=3", "n_layer=2"),
+        ("model_architecture=delphi_gpt_v1", "d_model=24", "n_head=3", "n_layer=2", "head=mixed"),
+    ],
+)
+def test_every_backbone_trains_and_scores(world, choices, capsys) -> None:
+    settings = ("max_epochs=1", "batch_size=64", "warmup_steps=2", *choices)
+    assert world.run("train", world.folder / "dataset", "--set", *settings) == 0
+    run_id = capsys.readouterr().out.splitlines()[-1]
+    out = world.folder / choices[0]
+    model = ("--model", f"runs:/{run_id}", "--landmark-age", "entry")
+    assert world.run("score", world.folder / "cohort", *model, "--out", out) == 0
+    risks = read_risks(out)
+    assert risks["risk"].drop_nulls().is_between(0, 1).all()
+    assert risks["risk"].drop_nulls().len() > 1000
+
+
 def test_a_killed_training_ends_with_the_weights_of_an_undisturbed_one(world) -> None:
     settings = ("max_epochs=3", "n_reasoning_rounds=2", "batch_size=16", "checkpoint_every_steps=5", "seed=7")
     command = [sys.executable, "-m", "app.main", "train", str(world.folder / "dataset"), "--set", *settings]
