@@ -9,10 +9,9 @@ B subjects, L events, Q queries, R = L + Q rows, D width.
 from torch import Tensor, nn
 from torch.nn.functional import gelu
 
-from data_schemas.sequence_batch import SequenceBatch
 from models.config import TrainConfig
 from models.event_embedding import EventEmbedding, initialise_event_embedding
-from models.row_attention import RowAttention, RowClock, RowTimes
+from models.row_attention import RowAttention, RowTimes
 from models.row_backbone import RowBackbone
 from models.time_encoding import SinusoidalAge
 from models.vocabulary_layout import VocabularyLayout
@@ -46,22 +45,11 @@ class DelphiGpt(RowBackbone):
 
     def __init__(self, config: TrainConfig, layout: VocabularyLayout) -> None:
         """Build embedding, layers and final norm."""
-        super().__init__(config)
-        self.embedding = EventEmbedding(layout, config.d_model, SinusoidalAge(config.d_model))
-        self.clock = RowClock(config.d_model // config.n_head, relative_time=False)
-        layers = [GptLayer(config.d_model, config.n_head, config.mlp_dropout) for _ in range(config.n_layer)]
-        self.layers = nn.ModuleList(layers)
-        self.final_norm = nn.LayerNorm(config.d_model, bias=False)
+        width = config.d_model
+        layers = [GptLayer(width, config.n_head, config.mlp_dropout) for _ in range(config.n_layer)]
+        embedding = EventEmbedding(layout, width, SinusoidalAge(width))
+        super().__init__(config, embedding, layers, nn.LayerNorm(width, bias=False))
         self._initialise(layers)
-
-    def rows(self, batch: SequenceBatch) -> Tensor:
-        """Return the hidden states of all rows [B,R,D]."""
-        rows = self.embedding.rows(batch)
-        times = self.clock(batch, rows.dtype)
-        for layer in self.layers:
-            rows = layer(rows, times)
-        hidden: Tensor = self.final_norm(rows)
-        return hidden
 
     def _initialise(self, layers: list[GptLayer]) -> None:
         """N(0, 0.02²) everywhere, the two maps into the residual smaller by √(2·layers), as in GPT-2."""

@@ -7,11 +7,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from data_schemas.sequence_batch import SequenceBatch
 from models.config import TrainConfig
 from models.event_embedding import EventEmbedding, initialise_event_embedding
-from models.row_attention import RowAttention, RowClock, RowTimes
-from models.row_backbone import RowBackbone
+from models.row_attention import RowAttention, RowTimes
+from models.row_backbone import RowBackbone, is_relative
 from models.time_encoding import AgeEncoding
 from models.traj_mixer import GroupMixer, initialise_group_mixer
 from models.vocabulary_layout import VocabularyLayout
@@ -55,30 +54,18 @@ class TrajMixer(RowBackbone):
 
     def __init__(self, config: TrainConfig, layout: VocabularyLayout) -> None:
         """Build embedding, layers and final norm."""
-        relative = config.time_mode == "relative"
-        super().__init__(config)
-        self.embedding = EventEmbedding(layout, config.d_model, AgeEncoding(config.d_model))
-        self.clock = RowClock(config.d_model // config.n_head, relative_time=relative)
+        width = config.d_model
         layers = [
-            TrajMixerLayer(config.d_model, config.n_head, config.mlp_dropout, relative_time=relative)
+            TrajMixerLayer(width, config.n_head, config.mlp_dropout, relative_time=is_relative(config))
             for _ in range(config.n_layer)
         ]
-        self.layers = nn.ModuleList(layers)
-        self.final_norm = nn.LayerNorm(config.d_model)
+        embedding = EventEmbedding(layout, width, AgeEncoding(width))
+        super().__init__(config, embedding, layers, nn.LayerNorm(width))
         self._initialise(layers)
 
     def describe(self) -> dict[str, Any]:
         """Return sizes and every rule that the seed freezes."""
         return {**super().describe(), **FROZEN}
-
-    def rows(self, batch: SequenceBatch) -> Tensor:
-        """Return the hidden states of all rows [B,R,D]."""
-        rows = self.embedding.rows(batch)
-        times = self.clock(batch, rows.dtype)
-        for layer in self.layers:
-            rows = layer(rows, times)
-        hidden: Tensor = self.final_norm(rows)
-        return hidden
 
     def _initialise(self, layers: list[TrajMixerLayer]) -> None:
         initialise_event_embedding(self.embedding)
