@@ -22,22 +22,11 @@ from app.commands.demo import JUDGED, TRAIN_CONFIG
 from app.config_files import read_config
 from app.evaluate_model import evaluate_model
 from app.predict_risks import load_risk_model
-from app.result_table import HEADLINE_HORIZON_YEARS
+from app.result_table import headline_rows, overall_results
 from app.settings import Settings
 from app.tracking import open_store
 from app.train_run import train_run
-from data_schemas.age_units import years_to_days
-from data_schemas.results import (
-    AGE_SEX,
-    CONCORDANCE,
-    COX,
-    DIFFERENCE_SUFFIX,
-    MACRO_MEAN,
-    MODEL,
-    OBSERVED_EXPECTED,
-    POOLED,
-    Metrics,
-)
+from data_schemas.results import MODEL, OBSERVED_EXPECTED, POOLED, Metrics
 from models.config import TrainConfig
 from pipelines.import_cohort.from_nafld import import_nafld
 from pipelines.prepare_config import PrepareConfig
@@ -58,26 +47,17 @@ def run_split(cohort: Path, folder: Path, split_seed: int, overrides: list[str],
         load_risk_model(trained.checkpoint), dataset, folder / "evaluation",
         landmarks=("entry",), macro_outcomes=JUDGED, n_bootstrap=n_bootstrap,
     )  # fmt: skip
-    metrics = found.metrics.filter(Metrics.horizon_days.col == years_to_days(HEADLINE_HORIZON_YEARS))
-    figures: dict[str, Any] = {"split_seed": split_seed}
-    for predictor in (MODEL, COX, AGE_SEX):
-        figures[f"c_index_{predictor}"] = _row(metrics, CONCORDANCE, MACRO_MEAN, predictor)[Metrics.estimate.name]
-    for reference in (COX, AGE_SEX):
-        row = _row(metrics, CONCORDANCE + DIFFERENCE_SUFFIX, MACRO_MEAN, f"{MODEL}-{reference}")
-        figures[f"difference_to_{reference}"] = row[Metrics.estimate.name]
-        figures[f"difference_to_{reference}_lower"] = row[Metrics.lower.name]
-        figures[f"difference_to_{reference}_upper"] = row[Metrics.upper.name]
-    for predictor in (MODEL, COX, AGE_SEX):
-        row = _row(metrics, OBSERVED_EXPECTED, POOLED, predictor)
-        figures[f"observed_expected_{predictor}"] = row[Metrics.estimate.name]
-    figures["training_seconds"] = round(trained_after, 1)
-    figures["seconds"] = round(time.perf_counter() - started, 1)
-    return figures
-
-
-def _row(metrics: pl.DataFrame, metric: str, outcome: str, predictor: str) -> dict[str, Any]:
-    chosen = (Metrics.metric.col == metric) & (Metrics.outcome.col == outcome) & (Metrics.predictor.col == predictor)
-    return metrics.filter(chosen).row(0, named=True)
+    pooled = headline_rows(found.metrics).filter(
+        Metrics.metric.col == OBSERVED_EXPECTED, Metrics.outcome.col == POOLED, Metrics.predictor.col != MODEL
+    )
+    of_references = dict(pooled.select(Metrics.predictor.name, Metrics.estimate.name).iter_rows())
+    return {
+        "split_seed": split_seed,
+        **overall_results(found.metrics),
+        **{f"observed_expected_5y_{reference}": ratio for reference, ratio in sorted(of_references.items())},
+        "training_seconds": round(trained_after, 1),
+        "seconds": round(time.perf_counter() - started, 1),
+    }
 
 
 def main() -> None:
