@@ -60,6 +60,7 @@ class ModelEvaluation:
     plots: tuple[Path, ...]
     cox_not_fitted: dict[str, str]  # outcome at a landmark → why
     macro_outcomes: tuple[str, ...]  # what means and pooled ratios are over, where judged
+    method: str  # how the model's risks came about (`Risks.method`)
 
 
 @dataclass(frozen=True)
@@ -127,13 +128,20 @@ def evaluate_model(
     }
     tables, plots = _write(frames, landmarks, out)
     averaged = tuple(known if macro_outcomes is None else macro_outcomes)
-    return ModelEvaluation(**frames, tables=tables, plots=plots, cox_not_fitted=not_fitted, macro_outcomes=averaged)
+    return ModelEvaluation(
+        **frames,
+        tables=tables,
+        plots=plots,
+        cox_not_fitted=not_fitted,
+        macro_outcomes=averaged,
+        method=model.method,
+    )
 
 
 def log_evaluation(run: "Run", found: ModelEvaluation) -> None:
-    """Store headline numbers, tables and plots in a run, and over which outcomes its means are."""
+    """Store headline numbers, tables and plots in a run, over which outcomes its means are, and how risks were made."""
     run.log_metrics(headline_metrics(found.metrics))
-    run.set_tags({"macro_outcomes": ", ".join(found.macro_outcomes)})
+    run.set_tags({"macro_outcomes": ", ".join(found.macro_outcomes), "method": found.method})
     for table in found.tables:
         run.log_table(table)
     for plot in found.plots:

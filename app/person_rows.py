@@ -15,7 +15,7 @@ from data_schemas.age_units import DAYS_PER_YEAR, MAX_AGE_DAYS
 from data_schemas.cohort import SEXES, Events, Subjects
 from data_schemas.errors import InputContractError, Violation
 from data_schemas.person_rows import PersonRows
-from data_schemas.results import Risks
+from data_schemas.results import ALL_FUTURE, Risks
 
 _INPUT = "model input"
 _SHOWN_ROWS = 5
@@ -97,9 +97,10 @@ def to_scoring_tables(people: pl.DataFrame) -> ScoringTables:
     return ScoringTables(subjects, events, landmarks)
 
 
-def risk_column(outcome: str, horizon_years: float) -> str:
-    """Name the column of one outcome and horizon: `stroke|5y`."""
-    return f"{outcome}|{horizon_years:g}y"
+def risk_column(outcome: str, horizon_years: float, method: str) -> str:
+    """Name the column of one outcome and horizon: `stroke|5y`, or `stroke|5y|frozen_history` for an approximation."""
+    name = f"{outcome}|{horizon_years:g}y"
+    return name if method == ALL_FUTURE else f"{name}|{method}"
 
 
 def to_risk_columns(risks: pl.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
@@ -108,7 +109,7 @@ def to_risk_columns(risks: pl.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
     named = risks.select(
         Risks.subject_id.name,
         Risks.risk.name,
-        pl.struct(Risks.outcome.col, horizon_years)
+        pl.struct(Risks.outcome.col, horizon_years, Risks.method.col)
         .map_elements(lambda pair: risk_column(*pair.values()), return_dtype=pl.String)
         .alias(_RISK_COLUMN),
     )

@@ -52,6 +52,11 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, PathLike) or not hasattr(value, "item") else _plain(value.item())
 
 
+def announce(line: str) -> None:
+    """Say something about a run while it goes on, on stderr, also where nobody watches: a log keeps it."""
+    print(line, file=sys.stderr, flush=True)
+
+
 class Progress(Protocol):
     """What work reports to while it runs."""
 

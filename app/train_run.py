@@ -14,21 +14,26 @@ from filelock import FileLock, Timeout
 
 import app.batches
 import models
+import pipelines.augment_histories
 import pipelines.draw_queries
+import pipelines.find_intervals
 import pipelines.pad_tensors
+import pipelines.plan_batches
+import pipelines.sequence_files
+import pipelines.token_tables
 from app.batches import DatasetBatches
 from app.checkpoint_files import DATA_HASH, REFERENCE_HASH, VOCABULARY_HASH
 from app.code_version import hash_sources
 from app.plots import plot_training_curve
 from app.predict_risks import layout_of_vocabulary
 from app.settings import Settings
-from app.terminal import show_progress
+from app.terminal import announce, show_progress
 from app.tracking import Run, Store, log_risk_model, run_exists, start_run
 from data_schemas.dataset import REFERENCE_FILE, VOCABULARY_FILE
 from models.checkpoints import CONFIG_FILE, WEIGHTS_FILE, save_checkpoint
 from models.config import TrainConfig
 from models.risk_model import RiskModel, count_parameters, seeded_model
-from models.train import EpochRecord, Progress, evaluate_loss, read_progress, train
+from models.train import EpochRecord, Note, Progress, StepRecord, evaluate_loss, read_progress, train
 from pipelines.prepare_dataset import read_manifest
 from pipelines.read_dataset import read_vocabulary
 from pipelines.tables_on_disk import hash_file, read_json, write_json
@@ -38,7 +43,17 @@ EXPERIMENT = "deephealth"
 CHECKPOINT_FILES = (WEIGHTS_FILE, CONFIG_FILE, VOCABULARY_FILE, REFERENCE_FILE)
 _CHECKPOINT_FOLDER = FolderKind("checkpoint", marks=(), contents=CHECKPOINT_FILES)  # an incomplete one is replaced
 # A training is done again when the code that decides its weights has changed.
-_TRAINING_SOURCES = (models, app.batches, pipelines.draw_queries, pipelines.pad_tensors)
+_TRAINING_SOURCES = (
+    models,
+    app.batches,
+    pipelines.augment_histories,
+    pipelines.draw_queries,
+    pipelines.find_intervals,
+    pipelines.pad_tensors,
+    pipelines.plan_batches,
+    pipelines.sequence_files,
+    pipelines.token_tables,
+)
 _RUN_FILE, _LOCK_FILE = "run.json", "training.lock"
 
 
@@ -88,9 +103,9 @@ def _one_process_at_a_time(folder: Path) -> Iterator[None]:
 def _train_in(folder: Path, dataset: Path, manifest: dict[str, Any], config: TrainConfig, store: Store) -> TrainedRun:
     """Train in a folder that nobody else works in, or find that it was done."""
     vocabulary = read_vocabulary(dataset)
-    layout = layout_of_vocabulary(vocabulary)
+    layout = layout_of_vocabulary(vocabulary, config.mode)
     model = seeded_model(config, layout)
-    n_parameters = count_parameters(model)[0]
+    n_parameters, n_trainable = count_parameters(model)
     batches = DatasetBatches(dataset, vocabulary, config)
     progress = read_progress(folder)
     known_run = _known_run(folder, store)
@@ -101,7 +116,8 @@ def _train_in(folder: Path, dataset: Path, manifest: dict[str, Any], config: Tra
             _write_checkpoint(folder, model, dataset, manifest)
         return TrainedRun(known_run["run_id"], checkpoint, False, min(progress.tuning_losses), n_parameters)
 
-    name = f"{config.model_architecture} {config.model_size} {config.head} {config.mode}"
+    name = f"{config.model_architecture} {config.head} {config.mode}"
+    announce(f"{name}: {n_parameters:,} parameters, {n_trainable:,} of them trainable")
     tags = {"dataset": dataset.name, "dataset_sha256": manifest["content_sha256"]}
     run_id = known_run["run_id"] if known_run else None
     with start_run(store, EXPERIMENT, name, config.model_dump(mode="json"), tags, run_id=run_id) as run:
@@ -135,10 +151,13 @@ def _run_epochs(config: TrainConfig, model: RiskModel, batches: DatasetBatches, 
     with show_progress("training", batches.count() * config.max_epochs) as bar:
         bar.advance(earlier.step if earlier else 0)
         for record in train(config, model, batches, folder):
-            if isinstance(record, EpochRecord):
-                tuning = f"tuning {record.tuning_loss:.4f}  "
-            else:
-                bar.advance(1, f"loss {record.loss:.3f}  {tuning}{record.events_per_second:,.0f} events/s")
+            match record:
+                case EpochRecord():
+                    tuning = f"tuning {record.tuning_loss:.4f}  "
+                case StepRecord():
+                    bar.advance(1, f"loss {record.loss:.3f}  {tuning}{record.events_per_second:,.0f} events/s")
+                case Note():
+                    announce(record.text)
     progress = read_progress(folder)
     assert progress is not None  # the loop saves it at the end of every epoch
     return progress

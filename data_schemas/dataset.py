@@ -14,6 +14,8 @@ PAD, QUERY, NO_EVENT, DISEASE, GROUP, DEATH, COVARIATE = (
 )  # fmt: skip
 ROLES = (PAD, QUERY, NO_EVENT, DISEASE, GROUP, DEATH, COVARIATE)
 OUTCOME_ROLES = (DISEASE, GROUP, DEATH)  # what a model may predict, in token order
+# A group is the first of any member: a target of its own in all_future; next_token predicts the members.
+OUTCOME_ROLES_OF_MODE = {"all_future": OUTCOME_ROLES, "next_token": (DISEASE, DEATH)}
 PAD_TOKEN, QUERY_TOKEN, NO_EVENT_TOKEN = 0, 1, 2
 
 
@@ -25,7 +27,9 @@ class Vocabulary(dy.Schema):
     outcome); events and person-years are not kept, because a model carries this table. `mean` and `std` scale a
     covariate's value (null where it carries none): they are those of the central 99 % of training values, so that a
     typing error of three digits does not set the scale.
-    `members` are the codes of a group.
+    `members` are the codes of a group. `recurs` says of a disease that some training person has it at two ages or more;
+    a disease that never does is recorded once and leaves the risk set when it has happened (so does death; null for
+    other roles).
     """
 
     token = dy.Int64(nullable=False, primary_key=True, min=0)
@@ -38,6 +42,7 @@ class Vocabulary(dy.Schema):
     mean = dy.Float64(nullable=True)
     std = dy.Float64(nullable=True, min_exclusive=0.0)
     members = dy.List(dy.String(), nullable=True)
+    recurs = dy.Bool(nullable=True)
 
 
 class Sequences(dy.Schema):

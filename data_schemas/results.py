@@ -8,6 +8,8 @@ REASONS = (PREVALENT, DEAD, OUTSIDE_FOLLOW_UP)
 SMALLEST_SHOWN_COUNT = 10  # smaller counts are suppressed in anything meant for others
 MODEL, COX, AGE_SEX = "model", "cox", "age_sex"
 OVERALL = "all"
+ALL_FUTURE, FROZEN_HISTORY = "all_future", "frozen_history"
+METHODS = (ALL_FUTURE, FROZEN_HISTORY, COX, AGE_SEX)
 
 # Names in the column `metric` of `Metrics`; those with a difference are paired over the same people.
 CONCORDANCE, AUC = "concordance", "auc"
@@ -38,6 +40,8 @@ class Risks(dy.Schema):
 
     `risk` is the cumulative incidence of the first occurrence with death competing, `reference_risk` that of people
     of the same sex and age in the training split. Who cannot be scored has a null risk and a `reason`.
+    `method` says where the risk comes from: a prediction of the whole future, or `frozen_history`, the hazards of a
+    next_token model as they stand at the landmark, as if no further event changed them.
     """
 
     subject_id = dy.Any()
@@ -47,6 +51,7 @@ class Risks(dy.Schema):
     risk = dy.Float64(nullable=True, min=0.0, max=1.0)
     reference_risk = dy.Float64(nullable=True, min=0.0, max=1.0)
     reason = dy.String(nullable=True, check=lambda column: column.is_in(REASONS))
+    method = dy.String(nullable=False, check=lambda column: column.is_in(METHODS))
 
 
 class Metrics(dy.Schema):

@@ -24,6 +24,7 @@ from models.vocabulary_layout import VocabularyLayout
 WEIGHTS_FILE = "model.safetensors"
 CONFIG_FILE = "train_config.json"
 _FINGERPRINT = "backbone.architecture_fingerprint"
+_SAVED_CONFIG = "train_config"  # in the metadata of the weights: mode and no_event rows, say, change no weight's shape
 
 
 def describe_model(model: RiskModel) -> dict[str, Any]:
@@ -40,7 +41,7 @@ def describe_model(model: RiskModel) -> dict[str, Any]:
 def save_checkpoint(folder: Path, model: RiskModel, facts: Mapping[str, Any]) -> None:
     """Write weights and configuration; `facts` are hashes and versions that belong to this model."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_tensors(folder / WEIGHTS_FILE, model.state_dict(), {})
+    write_tensors(folder / WEIGHTS_FILE, model.state_dict(), {_SAVED_CONFIG: model.config.model_dump_json()})
     text = json.dumps({**describe_model(model), **facts}, indent=2) + "\n"
     (folder / CONFIG_FILE).write_text(text, encoding="utf-8")
 
@@ -68,13 +69,14 @@ def load_checkpoint(folder: Path, layout: VocabularyLayout) -> RiskModel:
         ModelRefusedError: says what differs.
     """
     content = read_config(folder)
-    config = _verified_config(content, folder / CONFIG_FILE)
+    config = verified_config(content, folder / CONFIG_FILE)
     with torch.random.fork_rng(devices=[]):  # building draws initial weights; the caller's generator stays untouched
         model = RiskModel(config, layout)
     _verify_facts(content, model.backbone.describe(), folder / CONFIG_FILE)
-    tensors, _ = read_tensors(folder / WEIGHTS_FILE)
+    tensors, metadata = read_tensors(folder / WEIGHTS_FILE)
     _verify_tensors(tensors, model, folder / WEIGHTS_FILE)
     _verify_facts(content, describe_model(model), folder / CONFIG_FILE)
+    _verify_saved_config(config, metadata, folder)
     model.load_state_dict(tensors, strict=True)
     return model.eval()
 
@@ -103,7 +105,12 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise ModelRefusedError(f"{path}: missing, truncated or no safetensors file") from error
 
 
-def _verified_config(content: Mapping[str, Any], path: Path) -> TrainConfig:
+def verified_config(content: Mapping[str, Any], path: Path) -> TrainConfig:
+    """Return the config that a checkpoint's facts hold; every key must be there and in range.
+
+    Raises:
+        ModelRefusedError: names file and key.
+    """
     known = {key: value for key, value in content.items() if key in TrainConfig.model_fields}
     missing = sorted(set(TrainConfig.model_fields) - set(known))
     if missing:
@@ -121,6 +128,18 @@ def _verify_facts(content: Mapping[str, Any], expected: Mapping[str, Any], path:
     for key, value in expected.items():
         if content.get(key) != value:
             raise ModelRefusedError(f"{path}: {key} is {content.get(key)}, the model has {value}")
+
+
+def _verify_saved_config(config: TrainConfig, metadata: Mapping[str, str], folder: Path) -> None:
+    """Compare the configuration with the one that was stored inside the file of the weights, key by key."""
+    if _SAVED_CONFIG not in metadata:
+        raise ModelRefusedError(f"{folder / WEIGHTS_FILE}: does not say with which configuration it was saved")
+    saved = json.loads(metadata[_SAVED_CONFIG])
+    for key, value in config.model_dump(mode="json").items():
+        if saved.get(key) != value:
+            raise ModelRefusedError(
+                f"{folder / CONFIG_FILE}: {key} is {value}, the weights were saved with {saved.get(key)}"
+            )
 
 
 def _verify_tensors(tensors: Mapping[str, Tensor], model: RiskModel, path: Path) -> None:

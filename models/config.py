@@ -26,11 +26,25 @@ class TrainConfig(BaseModel):
     time_mode: Literal["absolute", "relative"] = Field(
         "relative", description="relative adds rotary encoding and a bias by the time between query and event"
     )
-    mode: Literal["all_future"] = Field("all_future", description="what one prediction is about")
-    head: Literal["weibull", "mixed"] = Field("weibull", description="form of the hazard after the query")
+    mode: Literal["all_future", "next_token"] = Field(
+        "all_future", description="predict at queries up to the end of observation, or at every row up to the next"
+    )
+    head: Literal["weibull", "mixed", "next_token"] = Field(
+        "weibull", description="form of the hazard after the query; next_token is a constant, tied to the embedding"
+    )
     mlp_dropout: float = Field(0.1, ge=0, lt=1, description="dropout on both residual updates of a round")
     token_dropout: float = Field(0.0, ge=0, lt=1, description="share of events hidden at random during training")
-    max_events: int = Field(512, ge=1, description="events of a history that are read, the latest ones")
+    max_events: int = Field(512, ge=2, description="events of a history that are read, the latest ones")
+
+    # What happens to histories on their way in.
+    no_event_rows: Literal["none", "regular", "random"] = Field(
+        "none", description="rows that say nothing was recorded up to here; only under observation"
+    )
+    no_event_interval_years: float = Field(5.0, gt=0, description="years from one no_event row to the next, on average")
+    shuffle_same_day: bool = Field(False, description="order the events of one age at random in training")
+    covariate_delay_years: float = Field(
+        0.0, ge=0, description="largest random delay of each visit's measurements in training; never to an earlier age"
+    )
 
     # The training.
     seed: int = Field(0, ge=0, description="of initial weights, query ages, batches and dropout")
@@ -51,6 +65,9 @@ class TrainConfig(BaseModel):
         ge=1,
         description="steps over which the weights are averaged that are judged and kept; 1: those of the step",
     )
+    autocast_bfloat16: bool = Field(False, description="compute matrix products in bfloat16; hazards stay float32")
+    compile: bool = Field(False, description="compile the backbone with torch.compile, where that works")
+    gradient_checkpointing: bool = Field(False, description="recompute rounds or layers backwards; less memory, slower")
     clip_gradient_norm: float = Field(1.0, gt=0, description="largest norm of the gradient of one step")
     checkpoint_every_steps: int = Field(500, ge=1, description="steps between saved states, besides each epoch's end")
 

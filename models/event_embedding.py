@@ -12,6 +12,8 @@ from data_schemas.sequence_batch import SequenceBatch
 from models.time_encoding import TOKEN_STD
 from models.vocabulary_layout import VocabularyLayout
 
+_TIED_GAIN = 0.1
+
 
 class EventEmbedding(nn.Module):
     """Token embedding + age encoding + sex; a measurement adds z·V_code, or a learned vector where z is missing.
@@ -65,3 +67,13 @@ def initialise_event_embedding(embedding: EventEmbedding) -> None:
         nn.init.normal_(parameter, std=TOKEN_STD)
         if name == "missing_value":
             nn.init.zeros_(parameter)
+
+
+def initialise_final_norm(norm: nn.LayerNorm, head: str) -> None:
+    """Start the gain of the final norm small where the tied head reads it, else at one.
+
+    A logit of the tied head is a product with an embedding of std TOKEN_STD: with a gain of one it would scatter by
+    TOKEN_STD·√D, about 1, around the population's log-rates from which training is to start.
+    """
+    if head == "next_token":
+        nn.init.constant_(norm.weight, _TIED_GAIN)

@@ -1,6 +1,7 @@
-"""From the hidden state of a query to the hazards of every cause.
+"""From the hidden state of a query or an event to the hazards of every cause.
 
-D width, K outcomes; leading dimensions are free.
+D width, K outcomes, V tokens; leading dimensions are free. Every head is called with the hidden states and the token
+embedding, and the untied ones leave the latter alone.
 """
 
 import math
@@ -9,7 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from models.cause_hazards import MixedHazards, WeibullHazards
+from models.cause_hazards import ConstantHazards, MixedHazards, WeibullHazards
 from models.vocabulary_layout import VocabularyLayout
 
 _LOG_LARGEST_SHAPE = math.log(10.0)  # ρ stays within [0.1, 10]
@@ -33,7 +34,7 @@ class WeibullHead(nn.Module):
         for parameter in self.parameters():
             nn.init.zeros_(parameter)
 
-    def forward(self, hidden: Tensor) -> WeibullHazards:
+    def forward(self, hidden: Tensor, _token_weight: Tensor) -> WeibullHazards:
         """Map hidden states [...,D] to hazards [...,K], float32 also under autocast."""
         with torch.autocast(hidden.device.type, enabled=False):
             state = hidden.to(self.anchor_proj.weight.dtype)
@@ -58,9 +59,9 @@ class MixedHead(nn.Module):
         for parameter in self.rate_proj.parameters():
             nn.init.zeros_(parameter)
 
-    def forward(self, hidden: Tensor) -> MixedHazards:
+    def forward(self, hidden: Tensor, token_weight: Tensor) -> MixedHazards:
         """Map hidden states [...,D] to hazards [...,K], float32 also under autocast."""
-        whole = self.weibull(hidden)
+        whole = self.weibull(hidden, token_weight)
         half = replace(whole, log_anchor_hazard=whole.log_anchor_hazard - math.log(2.0))
         with torch.autocast(hidden.device.type, enabled=False):
             logit = self.rate_proj(hidden.to(self.rate_proj.weight.dtype))
@@ -73,6 +74,40 @@ class MixedHead(nn.Module):
         self.rate_proj.bias.add_(shift.to(self.rate_proj.bias))
 
 
-Head = WeibullHead | MixedHead
+class NextTokenHead(nn.Module):
+    """A constant hazard a cause, tied to the token embedding: log λ_k = H·E_kᵀ + b_k, without parameters of its own.
 
-HEADS: dict[str, type[Head]] = {"weibull": WeibullHead, "mixed": MixedHead}
+    E_k is the embedding row of outcome k. Where hidden states are zero the rates are the population's.
+    """
+
+    log_rates_per_year: Tensor
+    outcome_rows: Tensor
+
+    def __init__(self, _width: int, layout: VocabularyLayout) -> None:
+        """Keep the rates b_k as a persistent buffer, and which rows of the embedding are outcomes."""
+        super().__init__()
+        self.death_outcome = layout.death_outcome
+        self.register_buffer("log_rates_per_year", torch.tensor(layout.log_rate_per_year, dtype=torch.float32))
+        self.register_buffer("outcome_rows", torch.tensor(layout.outcome_tokens), persistent=False)
+
+    def forward(self, hidden: Tensor, token_weight: Tensor) -> ConstantHazards:
+        """Map hidden states [...,D] and the embedding [V,D] to hazards [...,K], float32 also under autocast."""
+        with torch.autocast(hidden.device.type, enabled=False):
+            dtype = self.log_rates_per_year.dtype
+            outcomes = token_weight[self.outcome_rows].to(dtype)  # [K,D]
+            log_rate = nn.functional.linear(hidden.to(dtype), outcomes, self.log_rates_per_year)
+            return ConstantHazards(log_rate, self.death_outcome)
+
+    @torch.no_grad()
+    def shift_log_hazards(self, shift: Tensor) -> None:
+        """Add `shift` [K] to every log-hazard of each cause.
+
+        There is no bias to add it to but the buffer: what is kept as b_k is then the population's rate times observed
+        over expected events.
+        """
+        self.log_rates_per_year.add_(shift.to(self.log_rates_per_year))
+
+
+Head = WeibullHead | MixedHead | NextTokenHead
+
+HEADS: dict[str, type[Head]] = {"weibull": WeibullHead, "mixed": MixedHead, "next_token": NextTokenHead}

@@ -1,5 +1,7 @@
 """How time enters a network: age encoding, rotary encoding of time, bias by the gap between two times.
 
+B subjects, Q looking rows (queries or events), L rows looked at, H heads, Dh head width, G distinct gaps.
+
 Angles and gaps are formed in float64: 40,000 days against a wavelength of 60 days leave too few digits in float32.
 """
 
@@ -16,6 +18,7 @@ _SINUSOID_WAVELENGTHS_YEARS = (0.5, 200.0)
 _ROTARY_WAVELENGTHS_DAYS = (60.0, 120.0 * DAYS_PER_YEAR)
 _GAP_CENTRES_DAYS = (1.0, 80.0 * DAYS_PER_YEAR)  # the first of the 16 centres is 0
 N_GAP_FEATURES = 16
+HIDDEN = -1e9  # the bias of a row that must not be seen: after the softmax exactly zero, in bfloat16 as well
 
 
 def log_spaced(low: float, high: float, count: int) -> Tensor:
@@ -99,15 +102,16 @@ class TimeRotation(nn.Module):
         self.register_buffer("wavelengths_days", wavelengths, persistent=False)
 
     def angles(self, age_days: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Return cosine and sine [...,width/2] for ages [...]."""
-        angles = 2 * math.pi * age_days.double()[..., None] / self.wavelengths_days
+        """Return cosine and sine [width/2,...] for ages [...]."""
+        wavelengths = self.wavelengths_days.view(-1, *[1] * age_days.dim())
+        angles = 2 * math.pi * age_days.double() / wavelengths
         return angles.cos().to(dtype), angles.sin().to(dtype)
 
 
 def rotate(vectors: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Turn vectors [...,width] by angles whose cosine and sine [...,width/2] broadcast against them."""
-    first, second = vectors.chunk(2, dim=-1)
-    return torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1)
+    """Turn vectors [H,width,...] by angles whose cosine and sine are [width/2,...]."""
+    first, second = vectors.chunk(2, dim=1)
+    return torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=1)
 
 
 class GapFeatures(nn.Module):
@@ -144,11 +148,33 @@ class GapBias(nn.Module):
         nn.init.zeros_(self.rbf_proj.weight)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Map features [...,16] to a bias [...,H]."""
-        bias: Tensor = self.time_bias_scale * self.rbf_proj(features)
-        return bias
+        """Map the features [G,16] of distinct gaps to their biases [H,G+1]; the last one hides a row."""
+        bias: Tensor = self.time_bias_scale * self.rbf_proj(features).t()
+        return torch.cat([bias, bias.new_full((len(bias), 1), HIDDEN)], dim=1)
 
 
-def gaps_days(later_age_days: Tensor, earlier_age_days: Tensor) -> Tensor:
-    """Return the gaps [B,Q,L] of rows [B,Q] to rows [B,L] in days, float64; a row that lies ahead has gap 0."""
-    return (later_age_days.double()[:, :, None] - earlier_age_days.double()[:, None, :]).clamp(min=0)
+def hiding_bias(n_heads: int, like: Tensor) -> Tensor:
+    """Return the biases [H,2] of a network without relative time: entry 0 is seen, entry 1 hidden."""
+    return like.new_tensor([0.0, HIDDEN]).expand(n_heads, 2)
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # how many gaps there are depends on the data
+def distinct_gaps(later_age_days: Tensor, earlier_age_days: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the distinct gaps [G] between rows in days, float64, and which of them each pair has [B,Q,L].
+
+    Gaps of whole days are a table of every day up to the largest gap of the batch, others are found by sorting. A bias
+    of gaps is then a map of G numbers and a look-up, however many pairs have the same gap. Hidden pairs have entry G.
+
+    Args:
+        later_age_days: ages of the rows that look [B,Q]; one that lies ahead has gap 0.
+        earlier_age_days: ages of the rows looked at [B,L].
+        visible: [B,Q,L].
+    """
+    gaps = (later_age_days.double()[:, :, None] - earlier_age_days.double()[:, None, :]).clamp(min=0)
+    gaps = torch.where(visible, gaps, 0.0)
+    if gaps.numel() > 0 and gaps.max() < gaps.numel() and bool((gaps == gaps.floor()).all()):
+        distinct = torch.arange(int(gaps.max()) + 1, dtype=torch.float64, device=gaps.device)
+        entry = gaps.long()
+    else:
+        distinct, entry = torch.unique(gaps, return_inverse=True)
+    return distinct, torch.where(visible, entry, len(distinct))

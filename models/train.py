@@ -1,10 +1,11 @@
 """The training loop: straight code, resumable, the same weights whether or not it was interrupted."""
 
 import copy
+import itertools
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
@@ -12,14 +13,19 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from data_schemas.dataset import NO_EVENT_TOKEN, QUERY_TOKEN
 from data_schemas.errors import TrainingDivergedError
-from data_schemas.sequence_batch import FutureTargets, SequenceBatch
+from data_schemas.sequence_batch import FutureTargets, SequenceBatch, Targets
 from models.checkpoints import read_tensors, write_tensors
 from models.config import TrainConfig
-from models.losses import all_future_negative_log_likelihood
+from models.fast_arithmetic import prepare_arithmetic
+from models.losses import all_future_negative_log_likelihood, next_token_negative_log_likelihood
 from models.risk_model import RiskModel
 
 STATE_FILE = "training_state.safetensors"
+
+# The batch of one step, in parts of people whose histories are of similar length: little padding.
+Parts = Sequence[tuple[SequenceBatch, Targets]]
 
 
 class Batches(Protocol):
@@ -28,10 +34,10 @@ class Batches(Protocol):
     def count(self) -> int:
         """Return the number of training batches of an epoch."""
 
-    def training(self, epoch: int, skip: int) -> Iterator[tuple[SequenceBatch, FutureTargets]]:
+    def training(self, epoch: int, skip: int) -> Iterator[Parts]:
         """Yield the batches of an epoch, without the first `skip`."""
 
-    def tuning(self) -> Iterator[tuple[SequenceBatch, FutureTargets]]:
+    def tuning(self) -> Iterator[Parts]:
         """Yield the tuning batches, the same at every call."""
 
 
@@ -55,7 +61,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class StepRecord:
-    """One step: negative log-likelihood a query (nats), learning rate, and speed since the last record."""
+    """One step: negative log-likelihood a query or interval (nats), learning rate, speed since the last record."""
 
     step: int
     epoch: int
@@ -66,7 +72,7 @@ class StepRecord:
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """One pass over the training people, judged on the tuning people (nats a query)."""
+    """One pass over the training people, judged on the tuning people (nats a query or interval)."""
 
     epoch: int
     step: int
@@ -75,7 +81,17 @@ class EpochRecord:
     is_best: bool
 
 
-def train(config: TrainConfig, model: RiskModel, batches: Batches, folder: Path) -> Iterator[StepRecord | EpochRecord]:
+@dataclass(frozen=True)
+class Note:
+    """Something a person should know of the run, such as an option that does not work here."""
+
+    text: str
+
+
+Record = StepRecord | EpochRecord | Note
+
+
+def train(config: TrainConfig, model: RiskModel, batches: Batches, folder: Path) -> Iterator[Record]:
     """Train `model` in place, yielding a record a step and an epoch; it ends with the best averaged weights.
 
     `folder` keeps the state of the run. Called again with the same arguments after an interruption it goes on from
@@ -94,32 +110,36 @@ def train(config: TrainConfig, model: RiskModel, batches: Batches, folder: Path)
     progress = _restore(folder / STATE_FILE, networks, optimizer)
     total_steps = batches.count() * config.max_epochs
     device = next(model.parameters()).device
+    arithmetic = prepare_arithmetic(config, model)
+    yield from (Note(text) for text in arithmetic.notes)
 
     while not progress.finished:
         # 2. One epoch of steps.
         model.train()
-        for batch, targets in batches.training(progress.epoch, progress.batch_in_epoch):
+        for parts in batches.training(progress.epoch, progress.batch_in_epoch):
             started = time.perf_counter()
             torch.manual_seed(_step_seed(config.seed, progress.step))
             rate = _learning_rate(config, progress.step, total_steps)
             for group in optimizer.param_groups:
                 group["lr"] = rate
-            batch_loss = mean_loss(model, _drop_tokens(batch.to(device), config.token_dropout), targets.to(device))
-            if not torch.isfinite(batch_loss):
-                raise TrainingDivergedError(
-                    f"the loss is {batch_loss.item()} at step {progress.step}; try a lower learning rate"
-                )
             optimizer.zero_grad(set_to_none=True)
-            batch_loss.backward()  # type: ignore[no-untyped-call]
+            loss = 0.0
+            for batch, targets in parts:
+                seen = _hide_events(batch.to(device), config)
+                with arithmetic.autocast():
+                    part_loss = mean_loss(model, seen, targets.to(device))
+                part_loss.backward()  # type: ignore[no-untyped-call]
+                loss += part_loss.item()
+            if not math.isfinite(loss):
+                raise TrainingDivergedError(f"the loss is {loss} at step {progress.step}; try a lower learning rate")
             nn.utils.clip_grad_norm_(model.parameters(), config.clip_gradient_norm)
             optimizer.step()
             _average_weights(averaged, model, config.weight_average_steps, progress.step)
 
-            loss = batch_loss.item()
             progress.step += 1
             progress.batch_in_epoch += 1
             progress.epoch_loss += loss
-            speed = int(batch.valid.sum()) / (time.perf_counter() - started)
+            speed = sum(int(batch.valid.sum()) for batch, _ in parts) / (time.perf_counter() - started)
             yield StepRecord(progress.step, progress.epoch, loss, rate, speed)
             if progress.step % config.checkpoint_every_steps == 0:
                 _save(folder / STATE_FILE, networks, optimizer, progress)
@@ -145,33 +165,35 @@ def train(config: TrainConfig, model: RiskModel, batches: Batches, folder: Path)
     model.head.shift_log_hazards(observed_to_expected(model, batches.training(config.max_epochs, 0)).log())
 
 
-def mean_loss(model: RiskModel, batch: SequenceBatch, targets: FutureTargets) -> Tensor:
-    """Return the weighted mean negative log-likelihood of the valid queries of a batch, in nats.
+def mean_loss(model: RiskModel, batch: SequenceBatch, targets: Targets) -> Tensor:
+    """Return this part's share of a step's mean negative log-likelihood, in nats a query or a row.
 
-    Divided by the number of queries and not by their weights, which are 1 on average over everybody: batches of
-    long and of short follow-up then add up to the likelihood of the whole.
+    The divisor does not depend on what the people of the part lived through: batches of long and of short follow-up,
+    of many and of few events then add up to the likelihood of the whole.
     """
-    losses = all_future_negative_log_likelihood(model(batch), targets) * targets.query_weight
-    valid = batch.query_valid
-    return torch.where(valid, losses, 0.0).sum() / valid.sum()
+    if isinstance(targets, FutureTargets):
+        losses = all_future_negative_log_likelihood(model(batch), targets) * targets.query_weight
+        return torch.where(batch.query_valid, losses, 0.0).sum() / targets.divisor
+    hazards = model.hazards_at(batch, targets.row)
+    return next_token_negative_log_likelihood(hazards, targets).sum() / targets.divisor
 
 
 @torch.no_grad()
-def evaluate_loss(model: RiskModel, batches: Iterator[tuple[SequenceBatch, FutureTargets]]) -> float:
-    """Return the mean negative log-likelihood a query over all batches, in nats."""
+def evaluate_loss(model: RiskModel, batches: Iterator[Parts]) -> float:
+    """Return the mean negative log-likelihood a query or interval over all batches, in nats."""
     model.eval()
     device = next(model.parameters()).device
-    total, count = 0.0, 0
-    for batch, targets in batches:
-        n_queries = int(batch.query_valid.sum())
-        total += mean_loss(model, batch.to(device), targets.to(device)).item() * n_queries
-        count += n_queries
-    return total / max(count, 1)
+    total = count = 0.0
+    for parts in batches:
+        divisor = parts[0][1].divisor
+        loss = sum(mean_loss(model, batch.to(device), targets.to(device)).item() for batch, targets in parts)
+        total, count = total + loss * divisor, count + divisor
+    return total / max(count, 1.0)
 
 
 @torch.no_grad()
-def observed_to_expected(model: RiskModel, batches: Iterator[tuple[SequenceBatch, FutureTargets]]) -> Tensor:
-    """Return Σ events / Σ H_k(time at risk) of each cause over all queries [K].
+def observed_to_expected(model: RiskModel, batches: Iterator[Parts]) -> Tensor:
+    """Return Σ events / Σ H_k(time at risk) of each cause over all queries or intervals [K].
 
     Adding its logarithm to the log-hazards maximises the likelihood over the level of each cause alone. The level that
     training ends with is a little off: its last steps are noisy, averaging lags, and dropout is on, which makes the
@@ -179,13 +201,21 @@ def observed_to_expected(model: RiskModel, batches: Iterator[tuple[SequenceBatch
     """
     device = next(model.parameters()).device
     observed = expected = torch.full((model.layout.n_outcomes,), 0.5, dtype=torch.float64, device=device)
-    for batch, targets in batches:
-        now, then = batch.to(device), targets.to(device)
-        weight = (then.query_weight * now.query_valid)[..., None]
-        hazard = torch.where(then.at_risk, model(now).cumulative_hazard(then.time_years), 0.0)
-        observed = observed + (then.happened * weight).sum((0, 1))
-        expected = expected + (hazard * weight).sum((0, 1))
+    for batch, targets in itertools.chain.from_iterable(batches):
+        events, hazard = _events_and_hazards(model, batch.to(device), targets.to(device))
+        observed, expected = observed + events, expected + hazard
     return observed / expected
+
+
+def _events_and_hazards(model: RiskModel, batch: SequenceBatch, targets: Targets) -> tuple[Tensor, Tensor]:
+    """Return the events [K] of a batch and the cumulative hazard [K] that it lived through."""
+    if isinstance(targets, FutureTargets):
+        weight = (targets.query_weight * batch.query_valid)[..., None]
+        hazard = torch.where(targets.at_risk, model(batch).cumulative_hazard(targets.time_years), 0.0)
+        return (targets.happened * weight).sum((0, 1)), (hazard * weight).sum((0, 1))
+    lived = model.hazards_at(batch, targets.row).cumulative_hazard(targets.interval_years[:, None])
+    events = torch.bincount(targets.event_outcome, minlength=model.layout.n_outcomes)
+    return events, torch.where(targets.at_risk, lived, 0.0).sum(0)
 
 
 def read_progress(folder: Path) -> Progress | None:
@@ -199,7 +229,7 @@ def _optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
     matrices = [p for p in model.parameters() if p.ndim >= 2]
     others = [p for p in model.parameters() if p.ndim < 2]
     groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=(0.9, 0.99))
+    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=(0.9, 0.99), fused=True)
 
 
 def _learning_rate(config: TrainConfig, step: int, total_steps: int) -> float:
@@ -222,12 +252,22 @@ def _average_weights(averaged: nn.Module, model: nn.Module, n_steps: int, step: 
     torch._foreach_lerp_(list(averaged.parameters()), list(model.parameters()), 1 - kept)
 
 
-def _drop_tokens(batch: SequenceBatch, share: float) -> SequenceBatch:
-    """Hide a random share of the events from the network."""
-    if share == 0:
+def _hide_events(batch: SequenceBatch, config: TrainConfig) -> SequenceBatch:
+    """Hide a random share of the events from the network.
+
+    In next_token a prediction is made at every row, so a hidden event stays as a row that says nothing but its age.
+    """
+    if config.token_dropout == 0:
         return batch
-    kept = torch.rand(batch.valid.shape, device=batch.valid.device) >= share
-    return replace(batch, valid=batch.valid & kept)
+    hidden = torch.rand(batch.valid.shape, device=batch.valid.device) < config.token_dropout
+    if config.mode == "all_future":
+        return replace(batch, valid=batch.valid & ~hidden)
+    hidden &= batch.valid & (batch.tokens != QUERY_TOKEN)
+    return replace(
+        batch,
+        tokens=torch.where(hidden, NO_EVENT_TOKEN, batch.tokens),
+        values=torch.where(hidden, torch.nan, batch.values),
+    )
 
 
 def _step_seed(seed: int, step: int) -> int:
@@ -253,8 +293,5 @@ def _restore(path: Path, networks: Mapping[str, nn.Module], optimizer: torch.opt
         prefix = f"optimizer.{name}."
         state = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
         if state:
-            # AdamW keeps its step counter on the CPU, the moments beside the parameter.
-            optimizer.state[parameter] = {
-                key: value if key == "step" else value.to(parameter.device) for key, value in state.items()
-            }
+            optimizer.state[parameter] = {key: value.to(parameter.device) for key, value in state.items()}
     return Progress(**json.loads(metadata["progress"]))

@@ -1,13 +1,15 @@
 """The mixers of the seeds: trajectory slots (Event–Trajectory) and groups of features (TrajMixer v5).
 
-N tokens (B·Q), H trajectory slots, F hidden = 4H, Dh inner coordinates.
+N tokens (B·Q), H trajectory slots, F hidden = 4H, Dh inner coordinates; D width, n groups of dg coordinates. Features
+lead: a state is [features, tokens].
 """
 
 import math
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import silu
+
+from models.feature_major import normalise_features, swiglu
 
 _HIDDEN_FACTOR = 4
 _OUTPUT_STD = 1e-3  # a round or layer starts as a small update
@@ -25,12 +27,10 @@ class TrajectoryMixer(nn.Module):
         self.value_proj = nn.Parameter(torch.empty(slot_width, n_slots, hidden))
         self.output_proj = nn.Parameter(torch.empty(slot_width, hidden, n_slots))
 
-    def forward(self, slots: Tensor) -> Tensor:
-        """Map [N,H,Dh] to [N,H,Dh]; coordinates lead inside, so that each projection is one batched product."""
-        by_coordinate = slots.permute(2, 0, 1)  # [Dh,N,H]
-        gate = torch.bmm(by_coordinate, self.gate_proj)
-        value = torch.bmm(by_coordinate, self.value_proj)
-        return torch.bmm(silu(gate) * value, self.output_proj).permute(1, 2, 0)
+    def forward(self, slots: Tensor, scale: Tensor) -> Tensor:
+        """Map [H,Dh,N] to scale·Y [H,Dh,N]; the scale of the update is folded into the output matrices."""
+        by_coordinate = slots.transpose(0, 1)  # [Dh,H,N]
+        return swiglu(by_coordinate, self.gate_proj, self.value_proj, self.output_proj * scale).transpose(0, 1)
 
 
 def initialise_mixer(mixer: TrajectoryMixer) -> None:
@@ -64,20 +64,12 @@ class GroupMixer(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Map [...,D] to [...,D], the residual included.
-
-        Features lead and tokens trail inside ([n, dg, N]): the exchange of groups and coordinates is then a change of
-        strides and no copy, and the gate is folded into the output matrix.
-        """
-        normed = self.norm(rows).flatten(0, -2).t().reshape(self.n_groups, self.group_width, -1)  # [n,dg,N]
-        gate = torch.bmm(self.intra_gate_proj.transpose(1, 2), normed)
-        value = torch.bmm(self.intra_value_proj.transpose(1, 2), normed)
-        gated_output = (self.intra_output_proj * torch.sigmoid(self.intra_gate_logits)[:, None]).transpose(1, 2)
-        fused = torch.baddbmm(normed, gated_output, silu(gate) * value).transpose(0, 1)  # [dg,n,N]
-        gate = torch.bmm(self.gate_proj.transpose(1, 2), fused)
-        value = torch.bmm(self.value_proj.transpose(1, 2), fused)
-        update = torch.bmm(self.output_proj.transpose(1, 2), silu(gate) * value)  # [dg,n,N]
-        residual: Tensor = self.dropout(update.permute(2, 1, 0).reshape(rows.shape))
+        """Map [D,B,R] to [D,B,R], the residual included; the gate is folded into the output matrices within groups."""
+        normed = normalise_features(rows, self.norm, 0).view(self.n_groups, self.group_width, -1)  # [n,dg,N]
+        gated_output = self.intra_output_proj * torch.sigmoid(self.intra_gate_logits)[:, None]
+        fused = normed + swiglu(normed, self.intra_gate_proj, self.intra_value_proj, gated_output)
+        update = swiglu(fused.transpose(0, 1), self.gate_proj, self.value_proj, self.output_proj)  # [dg,n,N]
+        residual: Tensor = self.dropout(update.transpose(0, 1).reshape(rows.shape))
         return rows + residual
 
 

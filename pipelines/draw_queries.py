@@ -1,25 +1,9 @@
-"""Choose the ages at which a model is asked during training, and group people of similar length into batches."""
-
-from collections.abc import Iterator
-from dataclasses import dataclass
+"""Choose the ages at which a model is asked during training, and what each answer counts."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 from data_schemas.age_units import AGE_STEPS_PER_DAY
-from pipelines.sequence_files import SequenceShard
-
-_BATCHES_SORTED_TOGETHER = 50  # lengths are sorted within so many batches: little padding, and still a random mix
-
-
-@dataclass(frozen=True)
-class PlannedBatch:
-    """People of one shard, their query ages, ascending, and what each query counts in the likelihood (mean 1)."""
-
-    shard: int
-    rows: NDArray[np.int64]  # [B]
-    query_ages_days: NDArray[np.float64]  # [B,Q]
-    query_weights: NDArray[np.float64]  # [B,Q]
 
 
 def draw_query_ages(
@@ -67,53 +51,3 @@ def weigh_queries(
         return drawn
     at_entry = np.full((len(follow_up), 1), entry_share * n_queries)
     return np.concatenate([at_entry, drawn * (1 - entry_share) * n_queries / max(n_drawn, 1)], axis=1)
-
-
-def plan_epoch(
-    shards: list[SequenceShard],
-    seed: tuple[int, ...],
-    batch_size: int,
-    n_queries: int,
-    *,
-    first_at_entry: bool,
-    entry_share: float,
-) -> list[PlannedBatch]:
-    """Plan one pass over everybody: fresh query ages, batches of people whose histories are of similar length.
-
-    The plan follows from the seed alone, so that an interrupted run finds its place again.
-    """
-    rng = np.random.default_rng(seed)
-    plan: list[PlannedBatch] = []
-    entry = [shard.entry_age_days for shard in shards]
-    exit_ = [shard.exit_age_days for shard in shards]
-    weights = weigh_queries(
-        np.concatenate(entry), np.concatenate(exit_), n_queries, first_at_entry=first_at_entry, entry_share=entry_share
-    )
-    weights_of_shard = np.split(weights, np.cumsum([len(shard) for shard in shards])[:-1])
-    for number, (shard, weight) in enumerate(zip(shards, weights_of_shard, strict=True)):
-        ages = draw_query_ages(rng, entry[number], exit_[number], n_queries, first_at_entry=first_at_entry)
-        lengths = shard.count_events_up_to(ages[:, -1])
-        plan += [
-            PlannedBatch(number, rows, ages[rows], weight[rows])
-            for rows in _batches_by_length(rng, lengths, batch_size)
-        ]
-    return [plan[i] for i in rng.permutation(len(plan))]
-
-
-def _batches_by_length(
-    rng: np.random.Generator, lengths: NDArray[np.int64], batch_size: int
-) -> Iterator[NDArray[np.int64]]:
-    """Yield everybody once: shuffled, sorted by length within a window of batches, cut into batches.
-
-    What is left over joins the batch before where it is less than half a batch: a step on three people would weigh
-    each of them as much as forty others.
-    """
-    order = rng.permutation(len(lengths))
-    window = batch_size * _BATCHES_SORTED_TOGETHER
-    for start in range(0, len(order), window):
-        part = order[start : start + window]
-        part = part[np.argsort(lengths[part], kind="stable")]
-        cuts = list(range(batch_size, len(part), batch_size))
-        if cuts and len(part) - cuts[-1] < batch_size / 2:
-            cuts.pop()
-        yield from np.split(part, cuts)

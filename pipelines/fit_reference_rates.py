@@ -16,7 +16,7 @@ import polars as pl
 from data_schemas.age_units import DAYS_PER_YEAR, MAX_AGE_YEARS
 from data_schemas.cohort import DEATH_CODE, FEMALE, MALE, UNKNOWN, Subjects
 from data_schemas.dataset import ReferenceRates
-from data_schemas.results import SMALLEST_SHOWN_COUNT, FirstOccurrences, Outcomes, Risks
+from data_schemas.results import AGE_SEX, SMALLEST_SHOWN_COUNT, FirstOccurrences, Outcomes, Risks
 from pipelines.evaluation.array_types import BoolArray, FloatArray, IntArray
 
 BAND_YEARS = 1.0  # the narrowest band
@@ -296,6 +296,7 @@ def reference_risks(
             values,
             values.alias(Risks.reference_risk.name),
             pl.lit(None, dtype=pl.String).alias(Risks.reason.name),
+            pl.lit(AGE_SEX).alias(Risks.method.name),
         )
     )
 

@@ -4,7 +4,7 @@ import fnmatch
 
 import polars as pl
 
-from data_schemas.age_units import DAYS_PER_YEAR
+from data_schemas.age_units import DAYS_PER_YEAR, round_to_age_step
 from data_schemas.cohort import DEATH_CODE, Codes, Events, Subjects
 from data_schemas.dataset import (
     COVARIATE,
@@ -54,7 +54,10 @@ def fit_vocabulary(
     numbered = (
         listed.with_row_index("position")
         .sort(order, pl.when(order < 0).then("position"), Vocabulary.code.name)
-        .with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias(Vocabulary.token.name))
+        .with_columns(
+            pl.int_range(pl.len(), dtype=pl.Int64).alias(Vocabulary.token.name),
+            _recurs(_find_recurrent_codes(train_events)),
+        )
     )
     return _with_rates(numbered, train_subjects, train_events)
 
@@ -70,6 +73,28 @@ def _count_codes(events: pl.LazyFrame) -> pl.DataFrame:
         )
         .collect()
     )
+
+
+def _find_recurrent_codes(events: pl.LazyFrame) -> list[str]:
+    """Return the codes that some person has at two different ages or more, in the full history."""
+    age = round_to_age_step(Events.age_days.col)
+    return (
+        events.group_by(Events.code.name, Events.subject_id.name)
+        .agg((age.min() < age.max()).alias(Vocabulary.recurs.name))
+        .filter(Vocabulary.recurs.col)
+        .select(Events.code.col.unique())
+        .collect()[Events.code.name]
+        .to_list()
+    )
+
+
+def _recurs(recurrent_codes: list[str]) -> pl.Expr:
+    """A disease may come back; death, whatever a registry holds, does not; other roles are no event of their own."""
+    return (
+        pl.when(Vocabulary.role.col == DISEASE).then(Vocabulary.code.col.is_in(recurrent_codes))
+        .when(Vocabulary.role.col == DEATH).then(pl.lit(False))
+        .alias(Vocabulary.recurs.name)
+    )  # fmt: skip
 
 
 def _with_death(counts: pl.DataFrame) -> pl.DataFrame:

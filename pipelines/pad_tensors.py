@@ -1,42 +1,23 @@
 """From ragged arrays to padded tensors: the one place where the tables' world meets torch.
 
-B people, L events, Q queries, K outcomes.
+B people, L events, Q queries, K outcomes, N intervals, P pieces of histories.
 """
 
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
-import polars as pl
 import torch
 from numpy.typing import NDArray
 
 from data_schemas.age_units import DAYS_PER_YEAR
-from data_schemas.dataset import OUTCOME_ROLES, PAD_TOKEN, Vocabulary
-from data_schemas.sequence_batch import FutureTargets, SequenceBatch
-from pipelines.sequence_files import SequenceShard
+from data_schemas.dataset import PAD_TOKEN
+from data_schemas.sequence_batch import FutureTargets, NextTargets, SequenceBatch
+from pipelines.find_intervals import Intervals, Pieces, find_events, find_risk_sets
+from pipelines.sequence_files import SequenceShard, ragged_positions
+from pipelines.token_tables import TokenTables
 
 _CLIP = 5.0  # standard deviations; a typing error moves a prediction no further than a very unusual value
 _SHORTEST_GAP_YEARS = 0.5 / DAYS_PER_YEAR  # events are dated to the day: half a day stands for "the same or next day"
-
-
-@dataclass(frozen=True)
-class TokenTables:
-    """What padding needs of the vocabulary. V tokens, K outcomes."""
-
-    mean: NDArray[np.float64]  # [V]
-    std: NDArray[np.float64]  # [V], NaN where a token carries no value
-    outcome_of_token: NDArray[np.int64]  # [V] column of the outcome, -1 for a token that is none
-    n_outcomes: int
-
-    @staticmethod
-    def of(vocabulary: pl.DataFrame) -> "TokenTables":
-        """Read the tables off the vocabulary; outcomes are numbered in token order."""
-        is_outcome = vocabulary[Vocabulary.role.name].is_in(OUTCOME_ROLES).to_numpy()
-        column = np.where(is_outcome, np.cumsum(is_outcome) - 1, -1)
-        mean, std = (
-            vocabulary[name].fill_null(np.nan).to_numpy() for name in (Vocabulary.mean.name, Vocabulary.std.name)
-        )
-        return TokenTables(mean, std, column.astype(np.int64), int(is_outcome.sum()))
 
 
 def pad_batch(
@@ -53,27 +34,10 @@ def pad_batch(
     query_valid = np.isfinite(query_ages_days)
     queries = np.where(query_valid, query_ages_days, people.entry_age_days[:, None])
     n_seen = people.count_events_up_to(np.where(query_valid, queries, -np.inf).max(axis=1))
-    kept = np.minimum(n_seen, max_events)
-    length = max(1, int(kept.max(initial=0)))
-
-    row = np.repeat(np.arange(len(people)), kept)
-    place = np.arange(kept.sum()) - np.repeat(np.cumsum(kept) - kept, kept)
-    source = np.repeat(people.offsets[:-1] + n_seen - kept, kept) + place
-
-    tokens = np.full((len(people), length), PAD_TOKEN, dtype=np.int64)
-    ages = np.zeros((len(people), length), dtype=np.float32)
-    values = np.full((len(people), length), np.nan, dtype=np.float32)
-    tokens[row, place] = people.tokens[source]
-    ages[row, place] = people.ages_days[source]
-    values[row, place] = _standardise(people.tokens[source], people.values[source], tables)
-    return SequenceBatch(
-        tokens=torch.from_numpy(tokens),
-        ages_days=torch.from_numpy(ages),
-        values=torch.from_numpy(values),
-        valid=torch.from_numpy(tokens != PAD_TOKEN),
-        sex=torch.from_numpy(people.sex.astype(np.int64)),
-        entry_age_days=torch.from_numpy(people.entry_age_days.astype(np.float32)),
-        exit_age_days=torch.from_numpy(people.exit_age_days.astype(np.float32)),
+    n_kept = np.minimum(n_seen, max_events)
+    rows = _pad_rows(people, np.arange(len(people)), people.offsets[:-1] + n_seen - n_kept, n_kept, tables)
+    return replace(
+        rows,
         query_ages_days=torch.from_numpy(queries.astype(np.float32)),
         query_valid=torch.from_numpy(query_valid),
     )
@@ -84,11 +48,13 @@ def future_targets(
     query_ages_days: NDArray[np.float64],
     tables: TokenTables,
     query_weights: NDArray[np.float64] | None = None,
+    divisor: float | None = None,
 ) -> FutureTargets:
     """Return what followed each query: time to the first occurrence, else to exit or death, and who was at risk.
 
     At risk: entry <= query < exit and no occurrence at or before the query. An occurrence after exit is none.
-    Without `query_weights` [B,Q] every query counts 1.
+    Without `query_weights` [B,Q] every query counts 1. The `divisor` is that of the whole step; without one these
+    people are the step.
     """
     n_people, n_queries = query_ages_days.shape
     shape = (n_people, n_queries, tables.n_outcomes)
@@ -118,6 +84,76 @@ def future_targets(
         happened=torch.from_numpy(happened & at_risk),
         at_risk=torch.from_numpy(at_risk),
         query_weight=torch.from_numpy(weights.astype(np.float32)),
+        divisor=float(np.isfinite(query_ages_days).sum()) if divisor is None else divisor,
+    )
+
+
+def pad_pieces(
+    people: SequenceShard,
+    intervals: Intervals,
+    pieces: Pieces,
+    chosen: NDArray[np.int64],
+    tables: TokenTables,
+    divisor: float,
+) -> tuple[SequenceBatch, NextTargets]:
+    """Pad some pieces of histories, with the intervals that are their targets, for mode next_token.
+
+    Args:
+        people: whole histories with a query row at entry.
+        intervals: theirs, from `find_intervals`.
+        pieces: from `cut_pieces`.
+        chosen: the pieces of this batch, each once, in the order of its rows.
+        tables: scaling of values, outcomes and which of them are recorded once.
+        divisor: intervals of an average step.
+    """
+    batch = _pad_rows(people, pieces.person[chosen], pieces.first_row[chosen], pieces.n_rows[chosen], tables)
+    place = np.full(len(pieces.person), -1)
+    place[chosen] = np.arange(len(chosen))
+    which = np.flatnonzero(place[pieces.of_interval] >= 0)
+    intervals, piece = intervals.take(which), pieces.of_interval[which]
+
+    at_risk = find_risk_sets(people, intervals, tables)
+    event_interval, event_outcome = find_events(people, intervals, tables, at_risk)
+    years = (intervals.end_age_days - intervals.start_age_days) / DAYS_PER_YEAR
+    years[event_interval] = np.maximum(years[event_interval], _SHORTEST_GAP_YEARS)
+    row = place[piece] * batch.tokens.shape[1] + intervals.row - pieces.first_row[piece]
+    return batch, NextTargets(
+        row=torch.from_numpy(row),
+        interval_years=torch.from_numpy(years.astype(np.float32)),
+        at_risk=torch.from_numpy(at_risk),
+        event_interval=torch.from_numpy(event_interval),
+        event_outcome=torch.from_numpy(event_outcome),
+        divisor=divisor,
+    )
+
+
+def _pad_rows(
+    people: SequenceShard,
+    person: NDArray[np.int64],
+    first_row: NDArray[np.int64],
+    n_rows: NDArray[np.int64],
+    tables: TokenTables,
+) -> SequenceBatch:
+    """Pad stretches of rows of the flat arrays, each of one person, without queries."""
+    length = max(1, int(n_rows.max(initial=0)))
+    sequence, place = np.repeat(np.arange(len(person)), n_rows), ragged_positions(np.zeros_like(n_rows), n_rows)
+    source = ragged_positions(first_row, n_rows)
+    tokens = np.full((len(person), length), PAD_TOKEN, dtype=np.int64)
+    ages = np.zeros((len(person), length), dtype=np.float32)
+    values = np.full((len(person), length), np.nan, dtype=np.float32)
+    tokens[sequence, place] = people.tokens[source]
+    ages[sequence, place] = people.ages_days[source]
+    values[sequence, place] = _standardise(people.tokens[source], people.values[source], tables)
+    return SequenceBatch(
+        tokens=torch.from_numpy(tokens),
+        ages_days=torch.from_numpy(ages),
+        values=torch.from_numpy(values),
+        valid=torch.from_numpy(tokens != PAD_TOKEN),
+        sex=torch.from_numpy(people.sex[person].astype(np.int64)),
+        entry_age_days=torch.from_numpy(people.entry_age_days[person].astype(np.float32)),
+        exit_age_days=torch.from_numpy(people.exit_age_days[person].astype(np.float32)),
+        query_ages_days=torch.zeros(len(person), 0),
+        query_valid=torch.zeros(len(person), 0, dtype=torch.bool),
     )
 
 

@@ -52,7 +52,7 @@ DATASET_FOLDER = FolderKind(
     contents=(MANIFEST_FILE, VOCABULARY_FILE, REFERENCE_FILE, SEQUENCES_FOLDER),
 )
 _RESERVED_CODES = (PAD, QUERY, NO_EVENT)  # tokens of our own stand in the vocabulary under these names
-_FORMAT = 3  # raised when the layout of a dataset changes, so that an old one is made anew
+_FORMAT = 4  # raised when the layout of a dataset changes, so that an old one is made anew
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,14 @@ from pathlib import Path
 import polars as pl
 
 from data_schemas.cohort import SEXES, Events, Subjects
-from data_schemas.dataset import OUTCOME_ROLES, REFERENCE_FILE, SEQUENCES_FOLDER, VOCABULARY_FILE, Sequences, Vocabulary
+from data_schemas.dataset import (
+    OUTCOME_ROLES_OF_MODE,
+    REFERENCE_FILE,
+    SEQUENCES_FOLDER,
+    VOCABULARY_FILE,
+    Sequences,
+    Vocabulary,
+)
 from data_schemas.results import FirstOccurrences
 from pipelines.tables_on_disk import require_file
 
@@ -22,9 +29,10 @@ def read_reference_rates(dataset: Path) -> pl.DataFrame:
     return pl.read_parquet(require_file(dataset / REFERENCE_FILE, _NOT_PREPARED), glob=False)
 
 
-def outcome_names(vocabulary: pl.DataFrame) -> list[str]:
-    """List the outcomes in token order: the columns of every prediction."""
-    return vocabulary.filter(Vocabulary.role.col.is_in(OUTCOME_ROLES))[Vocabulary.code.name].to_list()
+def outcome_names(vocabulary: pl.DataFrame, mode: str) -> list[str]:
+    """List the outcomes of a mode in token order: the columns of every prediction; next_token knows no groups."""
+    is_outcome = Vocabulary.role.col.is_in(OUTCOME_ROLES_OF_MODE[mode])
+    return vocabulary.filter(is_outcome)[Vocabulary.code.name].to_list()
 
 
 def read_split_subjects(dataset: Path, split: str) -> pl.DataFrame:

@@ -1,6 +1,5 @@
 """Sequences on disk and in memory: Arrow files, memory-mapped, read as flat arrays without copying."""
 
-from collections.abc import Sequence as Rows
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,8 +34,8 @@ class SequenceShard:
 
     def take(self, rows: NDArray[np.int64]) -> "SequenceShard":
         """Return the people of these rows, in this order, as a small shard of its own."""
-        events, offsets = _ragged_index(self.offsets, rows)
-        firsts, first_offsets = _ragged_index(self.first_offsets, rows)
+        events, offsets = _ragged_rows(self.offsets, rows)
+        firsts, first_offsets = _ragged_rows(self.first_offsets, rows)
         return SequenceShard(
             subject_id=self.subject_id.take(pa.array(rows)),
             sex=self.sex[rows],
@@ -50,6 +49,10 @@ class SequenceShard:
             first_tokens=self.first_tokens[firsts],
             first_ages_days=self.first_ages_days[firsts],
         )
+
+    def owner_of_event(self) -> NDArray[np.int64]:
+        """Return the person row of each event."""
+        return np.repeat(np.arange(len(self)), np.diff(self.offsets))
 
     def owner_of_first(self) -> NDArray[np.int64]:
         """Return the person row of each first occurrence."""
@@ -121,11 +124,14 @@ def _flat(table: pa.Table, name: str) -> tuple[NDArray[np.int64], NDArray]:  # t
     return lists.offsets.to_numpy().astype(np.int64, copy=False), _numbers(lists.values)
 
 
-def _ragged_index(
-    offsets: NDArray[np.int64], rows: Rows[int] | NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def ragged_positions(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return start, start + 1, ... of each stretch, one stretch after another."""
+    ends = np.cumsum(lengths)
+    positions: NDArray[np.int64] = np.arange(lengths.sum()) + np.repeat(starts - ends + lengths, lengths)
+    return positions
+
+
+def _ragged_rows(offsets: NDArray[np.int64], rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the flat positions of the chosen rows, one after another, and the offsets of the result."""
-    starts, lengths = offsets[rows], offsets[np.asarray(rows) + 1] - offsets[rows]
-    new_offsets = np.concatenate([[0], np.cumsum(lengths)])
-    positions = np.arange(new_offsets[-1]) - np.repeat(new_offsets[:-1] - starts, lengths)
-    return positions, new_offsets
+    lengths = offsets[rows + 1] - offsets[rows]
+    return ragged_positions(offsets[rows], lengths), np.concatenate([[0], np.cumsum(lengths)])

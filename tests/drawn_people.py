@@ -32,6 +32,7 @@ VOCABULARY = pl.DataFrame(
         Vocabulary.log_rate_per_year.name: [-3.0 if row[1] in OUTCOME_ROLES else None for row in _ROWS],
         Vocabulary.mean.name: [row[2] for row in _ROWS],
         Vocabulary.std.name: [row[3] for row in _ROWS],
+        Vocabulary.recurs.name: [{"a": True, "b": False, DEATH_CODE: False}.get(row[0]) for row in _ROWS],
         Vocabulary.members.name: pl.Series([row[4] for row in _ROWS], dtype=pl.List(pl.String)),
     }
 )

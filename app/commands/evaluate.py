@@ -31,7 +31,7 @@ def evaluate(
     """
     from app.checkpoint_files import DATA_HASH
     from app.evaluate_model import evaluate_model, log_evaluation
-    from app.predict_risks import load_risk_model
+    from app.predict_risks import load_risk_model, notes_on_method
     from app.result_table import format_results, overall_results, result_table
     from app.tracking import Run, fetch_model, open_store
     from data_schemas.errors import UsageError
@@ -53,7 +53,8 @@ def evaluate(
     found = evaluate_model(scoring_model, dataset, folder)
     if run is not None:
         log_evaluation(Run(store, run), found)
-    notes = [f"no Cox model for {outcome}: {reason}" for outcome, reason in found.cox_not_fitted.items()]
+    notes = notes_on_method(found.method)
+    notes += [f"no Cox model for {outcome}: {reason}" for outcome, reason in found.cox_not_fitted.items()]
     if not same_data:
         notes.append("the model was trained on another dataset: some of these people may have been in its training")
     return Report(

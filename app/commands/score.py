@@ -39,15 +39,16 @@ def score(
         horizons: Years after the landmark, at most 100, separated by commas.
         outcomes: Names separated by commas; without it all that the model predicts.
     """
-    from app.predict_risks import load_risk_model
+    from app.predict_risks import load_risk_model, notes_on_method
     from app.score_cohort import score_cohort
     from app.tracking import fetch_model, open_store
 
     started = time.perf_counter()
     fetched = fetch_model(open_store(settings), model)
     facts = {"name": fetched.name, "version": fetched.version, "run_id": fetched.run_id}
+    scoring_model = load_risk_model(fetched.checkpoint)
     scored = score_cohort(
-        load_risk_model(fetched.checkpoint),
+        scoring_model,
         cohort,
         out,
         landmark=landmark_age,
@@ -67,12 +68,14 @@ def score(
             "rows_without_risk": scored.rows_without_risk,
             "unknown_code_events": scored.unknown_code_events,
             "model": facts,
+            "method": scoring_model.method,
             "seconds": round(seconds, 2),
             "people_per_second": round(scored.people / seconds, 1),
             "peak_memory_mb": round(peak_mb),
         },
         lines=[
             f"model: {fetched.name or 'run'} {fetched.version or fetched.run_id}",
+            *notes_on_method(scoring_model.method),
             f"rows without a risk: {reasons}",
             f"events not used, since the model does not know their code: {scored.unknown_code_events:,}",
             f"{seconds:.1f} s, {scored.people / seconds:,.0f} people a second, peak memory {peak_mb:,.0f} MB",

@@ -29,6 +29,7 @@ def train(
     chosen = read_config(TrainConfig, config, overrides)
     trained = train_run(dataset, chosen, settings, open_store(settings))
     state = "trained" if trained.fresh else "had been trained before; it is not trained again"
+    unit = "a query" if chosen.mode == "all_future" else "an interval"
     return Report(
         last_line=trained.run_id,
         facts={
@@ -39,8 +40,8 @@ def train(
             "model_parameter_count": trained.parameters,
         },
         lines=[
-            f"{chosen.model_architecture} {chosen.model_size}: {trained.parameters:,} parameters, {state}",
-            f"best tuning negative log-likelihood: {trained.best_tuning_loss:.4f} nats a query",
+            f"{chosen.model_architecture} {chosen.head} {chosen.mode}: {trained.parameters:,} parameters, {state}",
+            f"best tuning negative log-likelihood: {trained.best_tuning_loss:.4f} nats {unit}",
             f"checkpoint: {trained.checkpoint}",
             "run id:",
         ],

@@ -8,12 +8,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import softmax
 
 from data_schemas.sequence_batch import SequenceBatch
 from models.config import WIDTH_OF_SIZE, TrainConfig
-from models.event_embedding import EventEmbedding, initialise_event_embedding
-from models.time_encoding import AgeEncoding, GapBias, GapFeatures, TimeRotation, gaps_days, rotate
+from models.event_embedding import EventEmbedding, initialise_event_embedding, initialise_final_norm
+from models.feature_major import features_last, normalise_features
+from models.row_attention import attend, events_seen_by_events, events_seen_by_queries
+from models.row_backbone import run_recomputable
+from models.time_encoding import AgeEncoding, GapBias, GapFeatures, TimeRotation, distinct_gaps, hiding_bias, rotate
 from models.traj_mixer import TrajectoryMixer, initialise_mixer
 from models.vocabulary_layout import VocabularyLayout
 
@@ -42,11 +44,12 @@ SIZES = {
 class EventMemory:
     """What every round reads and no round changes."""
 
-    keys: Tensor  # [B,H,L,Dh], rotated in relative mode
-    values: Tensor  # [B,H,L,Dh]
-    bias: Tensor  # [B,H,Q,L]: gap bias, and -1e9 where a query must not look
-    any_visible: Tensor  # [B,1,Q,1]
-    query_angles: tuple[Tensor, Tensor] | None  # cosine, sine [B,1,Q,Dh/2]
+    keys: Tensor  # [H,B,Dh,L], rotated in relative mode
+    values: Tensor  # [H,B,Dh,L], already scaled as their readout enters the state
+    bias: Tensor  # [H,G+1] of the distinct gaps; the last one hides
+    entry: Tensor  # [B,Q,L] which of them a pair has
+    sees: Tensor  # [B,Q] 1 where a query sees any event, else 0
+    query_angles: tuple[Tensor, Tensor] | None  # cosine, sine [Dh/2,B,Q]
 
 
 class SharedEventTrajectoryCore(nn.Module):
@@ -69,46 +72,49 @@ class SharedEventTrajectoryCore(nn.Module):
         self.gap_features = GapFeatures() if relative_time else None
         self.gap_bias = GapBias(size.n_trajectory) if relative_time else None
 
-    def project_event_memory(self, events: Tensor, batch: SequenceBatch) -> EventMemory:
-        """Compute keys, values, bias and mask once; the rounds share them."""
-        keys, values = self._by_slot(self.k_proj(events)), self._by_slot(self.v_proj(events))
-        visible = batch.valid[:, None, :] & (
-            batch.ages_days[:, None, :] <= batch.query_ages_days[:, :, None]
-        )  # [B,Q,L]
-        bias = torch.where(visible, 0.0, -1e9).to(keys.dtype)[:, None]
-        query_angles = None
+    def project_event_memory(
+        self, events: Tensor, event_ages_days: Tensor, query_ages_days: Tensor, visible: Tensor
+    ) -> EventMemory:
+        """Compute keys, values, bias and mask once; the rounds share them.
+
+        Args:
+            events: encoded events [B,L,D].
+            event_ages_days: [B,L].
+            query_ages_days: [B,Q].
+            visible: [B,Q,L], which event each query may read.
+        """
+        weights = torch.cat([self.k_proj.weight, self.attn_scale * self.v_proj.weight])
+        keys, values = project_to_slots(weights, events, 2 * self.size.n_trajectory).chunk(2)  # [H,Dh,B,L] each
+        sees, query_angles = visible.any(-1).to(keys.dtype), None
         if self.rotation is not None and self.gap_features is not None and self.gap_bias is not None:
-            features = self.gap_features(gaps_days(batch.query_ages_days, batch.ages_days))
-            bias = bias + self.gap_bias(features).permute(0, 3, 1, 2)
-            cosine, sine = self.rotation.angles(batch.ages_days, keys.dtype)
-            keys = rotate(keys, cosine[:, None], sine[:, None])
-            cosine, sine = self.rotation.angles(batch.query_ages_days, keys.dtype)
-            query_angles = cosine[:, None], sine[:, None]
-        return EventMemory(keys, values, bias, visible.any(-1)[:, None, :, None], query_angles)
+            gaps, entry = distinct_gaps(query_ages_days, event_ages_days, visible)
+            bias = self.gap_bias(self.gap_features(gaps))
+            keys = rotate(keys, *self.rotation.angles(event_ages_days, keys.dtype))
+            query_angles = self.rotation.angles(query_ages_days, keys.dtype)
+        else:
+            bias, entry = hiding_bias(self.size.n_trajectory, keys), (~visible).long()
+        keys, values = keys.transpose(1, 2).contiguous(), values.transpose(1, 2).contiguous()
+        return EventMemory(keys, values, bias, entry, sees, query_angles)
 
     def forward(self, state: Tensor, memory: EventMemory) -> Tensor:
-        """Run one round: state [B,H,Q,Dh] → [B,H,Q,Dh]."""
-        state = state + self.attn_scale * self.dropout(self._read(self.norm_attention(state), memory))
-        mixed: Tensor = self.mixer_scale * self.dropout(self._mix(self.norm_mixer(state)))
+        """Run one round: state [H,Dh,B,Q] → [H,Dh,B,Q]; a query that sees nothing reads zero, no mean of padding."""
+        readout = self.dropout(self._read(normalise_features(state, self.norm_attention, 1), memory))
+        state = torch.addcmul(state, readout, memory.sees)
+        normed = normalise_features(state, self.norm_mixer, 1).flatten(2)
+        mixed: Tensor = self.dropout(self.mixer(normed, self.mixer_scale)).view(state.shape)
         return state + mixed
 
     def _read(self, state: Tensor, memory: EventMemory) -> Tensor:
-        queries = torch.einsum("bhqd,hde->bhqe", state, self.q_proj)
+        queries = torch.bmm(self.q_proj.transpose(1, 2), state.flatten(2)).view(state.shape)
         if memory.query_angles is not None:
             queries = rotate(queries, *memory.query_angles)
-        scores = queries @ memory.keys.transpose(-1, -2) * self.size.trajectory_dim**-0.5 + memory.bias
-        readout = softmax(scores, dim=-1) @ memory.values
-        return torch.where(memory.any_visible, readout, 0.0)  # nothing to read: zero, not a mean of padding
+        queries = queries.transpose(1, 2).contiguous()  # [H,B,Dh,Q]
+        return attend(queries, memory.keys, memory.values, memory.bias, memory.entry).transpose(1, 2)
 
-    def _mix(self, state: Tensor) -> Tensor:
-        n_subjects, n_slots, n_queries, width = state.shape
-        slots = state.transpose(1, 2).reshape(n_subjects * n_queries, n_slots, width)
-        mixed: Tensor = self.mixer(slots)
-        return mixed.view(n_subjects, n_queries, n_slots, width).transpose(1, 2)
 
-    def _by_slot(self, vectors: Tensor) -> Tensor:
-        """Cut [B,L,D] into [B,H,L,Dh]."""
-        return vectors.view(*vectors.shape[:2], self.size.n_trajectory, self.size.trajectory_dim).transpose(1, 2)
+def project_to_slots(weight: Tensor, vectors: Tensor, n_slots: int) -> Tensor:
+    """Map [B,L,D] by a matrix [n·Dh,D] to slots [n,Dh,B,L]: in this order of factors no copy is needed."""
+    return (weight @ vectors.flatten(0, 1).t()).view(n_slots, -1, *vectors.shape[:2])
 
 
 class EventTrajectory(nn.Module):
@@ -121,7 +127,7 @@ class EventTrajectory(nn.Module):
         super().__init__()
         size = SIZES[config.model_size]
         self.size, self.n_rounds = size, config.n_reasoning_rounds
-        self.width = size.d_model
+        self.width, self.mode, self.recompute = size.d_model, config.mode, config.gradient_checkpointing
         self.embedding = EventEmbedding(layout, size.d_model, AgeEncoding(size.d_model))
         self.event_proj = nn.Linear(size.d_model, size.d_model, bias=False)
         self.event_norm = nn.LayerNorm(size.d_model)
@@ -134,26 +140,36 @@ class EventTrajectory(nn.Module):
         # The number of rounds changes no shape: only this fingerprint in the weights' file tells a mismatch.
         fingerprint = torch.tensor([size.d_model, size.n_trajectory, self.n_rounds], dtype=torch.int64)
         self.register_buffer("architecture_fingerprint", fingerprint)
-        self._initialise()
+        self._initialise(config.head)
 
     def describe(self) -> dict[str, Any]:
         """Return what stands in `train_config.json` of the size preset and is compared when it is loaded."""
         return vars(self.size)
 
-    def encode(self, batch: SequenceBatch) -> Tensor:
-        """Return the final hidden state of each query: [B,D] for Q = 1, else [B,Q,D]."""
-        events = self.event_norm(self.event_proj(self.embedding.events(batch)))  # [B,L,D]
-        memory = self.reasoning_core.project_event_memory(events, batch)
-        context = self.query_proj(self.embedding.queries(batch))  # [B,Q,D]
-        slots = context.view(*context.shape[:2], self.size.n_trajectory, self.size.trajectory_dim)
-        state = (self.prototypes + slots).transpose(1, 2)  # [B,H,Q,Dh]
-        for _ in range(self.n_rounds):
-            state = self.reasoning_core(state, memory)
-        hidden: Tensor = self.final_norm(state.transpose(1, 2).flatten(-2))  # [B,Q,D]
-        return hidden[:, 0] if hidden.shape[1] == 1 else hidden
+    def compile_hot_loop(self) -> None:
+        """Compile one round: all rounds are the same program."""
+        self.reasoning_core.compile(dynamic=True)
 
-    def _initialise(self) -> None:
+    def encode(self, batch: SequenceBatch) -> Tensor:
+        """Return final hidden states: of every event [B,L,D] in next_token, else of the queries, [B,D] for Q = 1."""
+        features = self.embedding.events(batch)
+        events = self.event_norm(self.event_proj(features))  # [B,L,D]
+        if self.mode == "next_token":  # every event is a query with its own features, Q = L
+            asked, query_ages, visible = features, batch.ages_days, events_seen_by_events(batch)
+        else:
+            asked, query_ages = self.embedding.queries(batch), batch.query_ages_days
+            visible = events_seen_by_queries(batch)
+        memory = self.reasoning_core.project_event_memory(events, batch.ages_days, query_ages, visible)
+        context = project_to_slots(self.query_proj.weight, asked, self.size.n_trajectory)
+        state = self.prototypes[:, :, None, None] + context  # [H,Dh,B,Q]
+        for _ in range(self.n_rounds):
+            state = run_recomputable(self.reasoning_core, state, memory, recompute=self.recompute)
+        hidden: Tensor = self.final_norm(features_last(state.flatten(0, 1)))  # [B,Q,D]
+        return hidden[:, 0] if hidden.shape[1] == 1 and self.mode == "all_future" else hidden
+
+    def _initialise(self, head: str) -> None:
         initialise_event_embedding(self.embedding)
+        initialise_final_norm(self.final_norm, head)
         core = self.reasoning_core
         for linear in (self.event_proj, self.query_proj, core.k_proj, core.v_proj):
             nn.init.xavier_uniform_(linear.weight)

@@ -5,12 +5,14 @@ B subjects, L events, Q queries, R = L + Q rows, D width.
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from models.config import TrainConfig
-from models.event_embedding import EventEmbedding, initialise_event_embedding
-from models.row_attention import RowAttention, RowTimes
-from models.row_backbone import RowBackbone, is_relative
+from models.event_embedding import EventEmbedding, initialise_event_embedding, initialise_final_norm
+from models.feature_major import normalise_features
+from models.row_attention import RowAttention, RowClock, RowTimes
+from models.row_backbone import RowBackbone
 from models.time_encoding import AgeEncoding
 from models.traj_mixer import GroupMixer, initialise_group_mixer
 from models.vocabulary_layout import VocabularyLayout
@@ -44,23 +46,27 @@ class TrajMixerLayer(nn.Module):
         self.mixer = GroupMixer(width, n_heads, dropout)
 
     def forward(self, rows: Tensor, times: RowTimes) -> Tensor:
-        """Map rows [B,R,D] to [B,R,D]."""
-        mixed: Tensor = self.mixer(rows + self.attention(self.attention_norm(rows), times))
+        """Map rows [D,B,R] to those that look [D,B,N]."""
+        read = self.attention(normalise_features(rows, self.attention_norm, 0), times)
+        mixed: Tensor = self.mixer(torch.addcmul(rows[..., -read.shape[-1] :], read, times.sees))
         return mixed
 
 
 class TrajMixer(RowBackbone):
     """12 layers of width 120 by default; 1,232,428 parameters at a vocabulary of 1,256 with a tied head."""
 
+    FEATURES_LEAD = True
+
     def __init__(self, config: TrainConfig, layout: VocabularyLayout) -> None:
         """Build embedding, layers and final norm."""
-        width = config.d_model
+        width, relative_time = config.d_model, config.time_mode == "relative"
         layers = [
-            TrajMixerLayer(width, config.n_head, config.mlp_dropout, relative_time=is_relative(config))
+            TrajMixerLayer(width, config.n_head, config.mlp_dropout, relative_time=relative_time)
             for _ in range(config.n_layer)
         ]
         embedding = EventEmbedding(layout, width, AgeEncoding(width))
-        super().__init__(config, embedding, layers, nn.LayerNorm(width))
+        clock = RowClock(width // config.n_head, relative_time=relative_time)
+        super().__init__(config, embedding, clock, layers, nn.LayerNorm(width))
         self._initialise(layers)
 
     def describe(self) -> dict[str, Any]:
@@ -69,6 +75,7 @@ class TrajMixer(RowBackbone):
 
     def _initialise(self, layers: list[TrajMixerLayer]) -> None:
         initialise_event_embedding(self.embedding)
+        initialise_final_norm(self.final_norm, self.config.head)
         for layer in layers:
             for proj in (
                 layer.attention.q_proj,

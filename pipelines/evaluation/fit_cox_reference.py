@@ -17,7 +17,7 @@ from lifelines import CoxPHFitter
 from lifelines.exceptions import ConvergenceError, ConvergenceWarning
 
 from data_schemas.cohort import DEATH_CODE
-from data_schemas.results import OUTCOME, Outcomes, Risks
+from data_schemas.results import COX, OUTCOME, Outcomes, Risks
 from pipelines.evaluation.aalen_johansen import distinct_times, sum_per_time, weight_at_risk
 from pipelines.evaluation.array_types import BoolArray, FloatArray
 from pipelines.evaluation.landmark_features import (
@@ -214,6 +214,7 @@ def predict_cox_risks(fitted: CoxReference, features: pl.DataFrame, horizons_day
             pl.Series(Risks.risk.name, risks.ravel()),
             pl.lit(None, dtype=pl.Float64).alias(Risks.reference_risk.name),
             pl.lit(None, dtype=pl.String).alias(Risks.reason.name),
+            pl.lit(COX).alias(Risks.method.name),
         )
     )
 

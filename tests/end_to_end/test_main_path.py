@@ -275,3 +275,28 @@ def wait_for_steps(home: Path, steps: int, process: subprocess.Popen) -> int:
             return progress.step
         time.sleep(0.02)
     raise AssertionError("the training did not get that far")
+
+
+NEXT = (
+    "mode=next_token",
+    "head=next_token",
+    "no_event_rows=random",
+    "shuffle_same_day=true",
+    "covariate_delay_years=1",
+)
+
+
+def test_a_next_token_model_goes_the_same_way_and_its_risks_are_labelled(world, capsys) -> None:
+    assert world.run("train", world.folder / "dataset", "--set", *SMALL, *NEXT) == 0
+    said = capsys.readouterr()
+    run_id = said.out.splitlines()[-1]
+    assert "event_trajectory_shared_v1 next_token next_token: " in said.err
+    assert "nats an interval" in said.out
+    assert world.run("evaluate", world.folder / "dataset", "--run", run_id) == 0
+    assert "risks by frozen_history: " in capsys.readouterr().out
+    out = world.folder / "frozen"
+    assert world.run("score", world.folder / "cohort", "--model", f"runs:/{run_id}", "--out", out, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["method"] == "frozen_history"
+    risks = read_risks(out)
+    assert set(risks[Risks.method.name]) == {"frozen_history"}
+    assert risks.filter(Risks.reason.col.is_null())[Risks.risk.name].is_between(0, 1).all()

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from data_schemas.age_units import DAYS_PER_YEAR
 from data_schemas.cohort import DEATH_CODE, SEXES
 from pipelines.build_sequences import build_sequences
-from pipelines.pad_tensors import TokenTables, future_targets, pad_batch
+from pipelines.pad_tensors import future_targets, pad_batch
 from pipelines.sequence_files import shard_of
+from pipelines.token_tables import TokenTables
 
-TABLES = TokenTables.of(VOCABULARY)
+TABLES = TokenTables.of(VOCABULARY, "all_future")
 BMI_MEAN, BMI_STD, CLIP = 25.0, 2.0, 5.0
 ORDER = {"covariate": 0, "disease": 1, "death": 2}
 
@@ -155,6 +156,12 @@ def test_queries_count_one_unless_weights_are_given():
     shard, queries = shard_for([Person("male", 10.0, 90.0, ())]), np.array([[20.0, 30.0]])
     assert future_targets(shard, queries, TABLES).query_weight.tolist() == [[1.0, 1.0]]
     assert future_targets(shard, queries, TABLES, queries / 10).query_weight.tolist() == [[2.0, 3.0]]
+
+
+def test_the_divisor_is_the_valid_queries_unless_that_of_a_whole_step_is_given():
+    shard, queries = shard_for([Person("male", 10.0, 90.0, ())] * 2), np.array([[20.0, 30.0], [40.0, np.nan]])
+    assert future_targets(shard, queries, TABLES).divisor == 3.0
+    assert future_targets(shard, queries, TABLES, divisor=8.0).divisor == 8.0
 
 
 def test_nobody_asked_gives_a_batch_of_padding():

@@ -19,7 +19,7 @@ from app.batches import DatasetBatches
 from app.predict_risks import layout_of_vocabulary
 from models.config import TrainConfig
 from models.risk_model import seeded_model
-from models.train import EpochRecord, train
+from models.train import EpochRecord, StepRecord, train
 from pipelines.prepare_config import PrepareConfig
 from pipelines.prepare_dataset import prepare_dataset
 from pipelines.read_dataset import read_vocabulary
@@ -43,13 +43,13 @@ def loss_curve(folder: Path) -> dict[str, list[float]]:
     cohort = write_small_cohort(folder / "cohort", n_subjects=200, seed=3, n_event_files=2)
     prepare_dataset(cohort, folder / "dataset", PrepareConfig())
     vocabulary = read_vocabulary(folder / "dataset")
-    model = seeded_model(CONFIG, layout_of_vocabulary(vocabulary))
+    model = seeded_model(CONFIG, layout_of_vocabulary(vocabulary, "all_future"))
     batches = DatasetBatches(folder / "dataset", vocabulary, CONFIG)
     curve: dict[str, list[float]] = {"training_loss": [], "tuning_loss": []}
     for record in train(CONFIG, model, batches, folder / "run"):
         if isinstance(record, EpochRecord):
             curve["tuning_loss"].append(round(record.tuning_loss, 6))
-        else:
+        elif isinstance(record, StepRecord):
             curve["training_loss"].append(round(record.loss, 6))
     return curve
 

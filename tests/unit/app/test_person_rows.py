@@ -109,7 +109,13 @@ def test_risks_come_back_one_row_a_person_in_order_with_ids_as_delivered():
     rows = pd.DataFrame(ROWS, index=[7, 8, 9])
     risks = pl.DataFrame(
         [
-            {"subject_id": row, "outcome": outcome, "horizon_days": years_to_days(years), "risk": risk}
+            {
+                "subject_id": row,
+                "outcome": outcome,
+                "horizon_days": years_to_days(years),
+                "risk": risk,
+                "method": "all_future",
+            }
             for row, risk in enumerate([0.1, None, 0.3])
             for outcome in ("stroke", "DEATH")
             for years in (0.5, 10.0)
@@ -126,4 +132,8 @@ def test_risks_come_back_one_row_a_person_in_order_with_ids_as_delivered():
 
 
 def test_a_horizon_is_named_without_surplus_digits():
-    assert [risk_column("x", years) for years in (1.0, 0.25, 10)] == ["x|1y", "x|0.25y", "x|10y"]
+    assert [risk_column("x", years, "all_future") for years in (1.0, 0.25, 10)] == ["x|1y", "x|0.25y", "x|10y"]
+
+
+def test_an_approximation_is_named_in_its_column():
+    assert risk_column("x", 5.0, "frozen_history") == "x|5y|frozen_history"

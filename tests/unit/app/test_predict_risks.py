@@ -31,7 +31,7 @@ def checkpoint(small_dataset, tmp_path_factory):
     """A network of two rounds whose weights were never trained but are all away from zero."""
     folder = tmp_path_factory.mktemp("scoring") / "checkpoint"
     vocabulary = read_vocabulary(small_dataset)
-    network = seeded_model(TrainConfig(n_reasoning_rounds=2), layout_of_vocabulary(vocabulary))
+    network = seeded_model(TrainConfig(n_reasoning_rounds=2), layout_of_vocabulary(vocabulary, "all_future"))
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.03)
@@ -207,7 +207,9 @@ def test_outcomes_keep_the_order_asked_for_and_horizons_are_sorted_once(model):
 
 def test_a_history_longer_than_max_events_is_scored_and_its_prevalent_outcomes_are_known(checkpoint, small_dataset):
     vocabulary = read_vocabulary(small_dataset)
-    network = seeded_model(TrainConfig(n_reasoning_rounds=1, max_events=2), layout_of_vocabulary(vocabulary)).eval()
+    network = seeded_model(
+        TrainConfig(n_reasoning_rounds=1, max_events=2), layout_of_vocabulary(vocabulary, "all_future")
+    ).eval()
     model = load_risk_model(checkpoint).__class__(network, vocabulary, read_reference_rates(small_dataset), {})
     history = events((1, 40.0, "copd", None), *((1, 50.0 + i / 10, "sbp", 120.0) for i in range(9)))
     risks = predict_risks(model, subjects((1, 50, 70)), history, landmarks({1: 60.0}), ["copd", "stroke"], [1.0])
@@ -265,7 +267,7 @@ def test_other_reference_rates_are_refused(copied):
 
 def test_the_layout_says_what_the_vocabulary_says(small_dataset):
     vocabulary = read_vocabulary(small_dataset)
-    layout = layout_of_vocabulary(vocabulary)
+    layout = layout_of_vocabulary(vocabulary, "all_future")
     codes = vocabulary[Vocabulary.code.name].to_list()
     assert {codes[i] for i, carries in enumerate(layout.carries_value) if carries} == {"bmi", "sbp"}
     assert [codes[token] for token in layout.outcome_tokens][layout.death_outcome] == DEATH_CODE

@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[3]
 @pytest.fixture(scope="module")
 def model(small_dataset):
     vocabulary = read_vocabulary(small_dataset)
-    network = seeded_model(TrainConfig(n_reasoning_rounds=1), layout_of_vocabulary(vocabulary)).eval()
+    network = seeded_model(TrainConfig(n_reasoning_rounds=1), layout_of_vocabulary(vocabulary, "all_future")).eval()
     return ScoringModel(network, vocabulary, read_reference_rates(small_dataset), {})
 
 
@@ -181,7 +181,7 @@ def write_one_and_die(frame, path):
     write(frame, path)
 module.write_parquet = write_one_and_die
 vocabulary = read_vocabulary(dataset)
-network = seeded_model(TrainConfig(n_reasoning_rounds=1), layout_of_vocabulary(vocabulary)).eval()
+network = seeded_model(TrainConfig(n_reasoning_rounds=1), layout_of_vocabulary(vocabulary, "all_future")).eval()
 model = ScoringModel(network, vocabulary, read_reference_rates(dataset), {})
 module.score_cohort(model, cohort, out, landmark="entry", horizons_years=[1.0, 5.0], outcomes=[], facts={})
 """

@@ -89,7 +89,9 @@ def test_the_rates_come_back_from_the_file(folder):
         ({"n_reasoning_rounds": 4}, r"n_reasoning_rounds are [256, 8, 3] in the weights, [256, 8, 4] in"),
         ({"head": "gompertz"}, "head: Input should be"),
         ({"head": "mixed"}, "weights missing: ['head.rate_proj.bias'"),
-        ({"mode": "next_token"}, "mode"),
+        ({"mode": "next_token"}, "mode is next_token, the weights were saved with all_future"),
+        ({"no_event_rows": "regular"}, "no_event_rows is regular, the weights were saved with none"),
+        ({"max_events": 8}, "max_events is 8, the weights were saved with 512"),
         ({"time_mode": "absolute"}, "not of this model: ['backbone.reasoning_core.gap_bias.rbf_proj.weight'"),
         ({"model_parameter_count": 1}, "model_parameter_count is 1, the model has"),
         ({"trainable_parameter_count": 1}, "trainable_parameter_count is 1, the model has"),
@@ -109,6 +111,11 @@ def drop(name):
 
 def add(name):
     return lambda tensors: tensors.update({name: torch.zeros(2)})
+
+
+def test_weights_that_do_not_say_how_they_were_saved_are_refused(folder):
+    change_weights(folder, lambda tensors: None)  # written again, without what was said of them
+    assert "does not say with which configuration it was saved" in refusal(folder)
 
 
 def rename(name, other):
@@ -197,7 +204,7 @@ def test_a_missing_file_is_named(folder, name):
         (b'{"model_size": "nano"', "cannot be read as JSON (JSONDecodeError)"),
         (b"\xff\xfe", "cannot be read as JSON (UnicodeDecodeError)"),
         (b"[1, 2]", "expected a JSON object"),
-        (b"{}", "keys are missing: batch_size"),
+        (b"{}", "keys are missing: autocast_bfloat16"),
     ],
 )
 def test_a_broken_configuration_is_refused(folder, content, said):

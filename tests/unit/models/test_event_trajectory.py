@@ -4,14 +4,14 @@ import math
 
 import pytest
 import torch
-from drawn_batches import LAYOUT, draw_batch, draw_model
+from drawn_batches import LAYOUT, draw_batch, draw_model, draw_next_batch
 from torch import nn
 from torch.nn.functional import layer_norm, silu, softmax
 
+from models.backbones import event_trajectory
 from models.backbones.event_trajectory import SIZES, EventTrajectory, SharedEventTrajectoryCore
 from models.config import TrainConfig
 from models.risk_model import seeded_model
-from models.time_encoding import gaps_days
 
 BACKBONE_PARAMETERS = 296_467  # of nano, the embedding not counted: specs/backbones.md §7
 
@@ -75,7 +75,7 @@ def test_the_time_bias_is_zero_at_the_start_and_its_map_learns_from_the_first_st
     model = seeded_model(TrainConfig(n_reasoning_rounds=2), LAYOUT)
     core, batch = model.backbone.reasoning_core, draw_batch(0)
     bias = core.gap_bias
-    assert (bias(core.gap_features(gaps_days(batch.query_ages_days, batch.ages_days))) == 0).all()
+    assert (bias(core.gap_features(torch.arange(30_000.0)))[:, :-1] == 0).all()
     nn.init.normal_(model.head.anchor_proj.weight, std=0.1)  # a head of zeros would let no gradient through
     hazards = model(batch)
     hazards.log_anchor_hazard.square().sum().backward()
@@ -91,16 +91,18 @@ def test_absolute_time_has_neither_rotation_nor_bias():
     assert not any("gap_bias" in name for name, _ in core.named_parameters())
 
 
-def test_event_memory_is_projected_once_a_forward():
-    model = draw_model(n_reasoning_rounds=6)
-    calls = []
-    core = model.backbone.reasoning_core
-    for linear in (core.k_proj, core.v_proj, model.backbone.event_proj, core.gap_bias.rbf_proj):
-        linear.register_forward_hook(lambda module, *_: calls.append(module))
-    core.register_forward_hook(lambda module, *_: calls.append(module))
+def test_event_memory_is_projected_once_a_forward(monkeypatch):
+    model, calls = draw_model(n_reasoning_rounds=6), []
+    core, project = model.backbone.reasoning_core, event_trajectory.project_to_slots
+    monkeypatch.setattr(
+        event_trajectory, "project_to_slots", lambda *given: (calls.append("projection"), project(*given))[1]
+    )
+    for module in (model.backbone.event_proj, core.gap_bias.rbf_proj, core):
+        module.register_forward_hook(lambda module, *_: calls.append(module))
     model(draw_batch(0))
-    assert len([module for module in calls if module is core]) == 6
-    assert len(calls) == 6 + 4
+    assert calls.count(core) == 6
+    assert calls.count("projection") == 2  # keys and values; the queries' context
+    assert len(calls) == 6 + 2 + 2
 
 
 def test_the_same_seed_gives_the_same_weights_and_another_seed_others():
@@ -190,28 +192,36 @@ def slow_mix(slots, mixer):
 
 def slow_encode(model, batch):
     size, core = model.size, model.reasoning_core
+    n_subjects, n_events = batch.tokens.shape
+    by_event = model.mode == "next_token"
     rows = []
-    for b in range(len(batch.sex)):
-        for q in range(batch.query_ages_days.shape[1]):
-            query_age = batch.query_ages_days[b, q]
-            seen = [i for i in range(batch.tokens.shape[1]) if batch.valid[b, i] and batch.ages_days[b, i] <= query_age]
+    for b in range(n_subjects):
+        for q in range(n_events if by_event else batch.query_ages_days.shape[1]):
+            query_age = batch.ages_days[b, q] if by_event else batch.query_ages_days[b, q]
+            seen = [i for i in range(n_events) if batch.valid[b, i] and batch.ages_days[b, i] <= query_age]
+            if by_event:
+                seen = [i for i in seen if batch.ages_days[b, i] < query_age or i <= q]
+                features = slow_event(batch, b, q, model.embedding)
+            else:
+                features = model.embedding.token.weight[1] + slow_age_encoding(query_age, model.embedding.age)
+                features = features + model.embedding.sex.weight[batch.sex[b]]
             raw = [model.event_proj.weight @ slow_event(batch, b, i, model.embedding) for i in seen]
             events = [layer_norm(x, (size.d_model,), model.event_norm.weight, model.event_norm.bias) for x in raw]
-            features = model.embedding.token.weight[1] + slow_age_encoding(query_age, model.embedding.age)
-            features = features + model.embedding.sex.weight[batch.sex[b]]
             context = (model.query_proj.weight @ features).view(size.n_trajectory, size.trajectory_dim)
             state = model.prototypes + context
             for _ in range(model.n_rounds):
                 state = slow_round(state, query_age, events, [batch.ages_days[b, i] for i in seen], core)
             rows.append(layer_norm(state.flatten(), (size.d_model,), model.final_norm.weight, model.final_norm.bias))
-    return torch.stack(rows).view(len(batch.sex), -1, size.d_model)
+    return torch.stack(rows).view(n_subjects, -1, size.d_model)
 
 
+@pytest.mark.parametrize("mode", ["all_future", "next_token"])
 @pytest.mark.parametrize("time_mode", ["relative", "absolute"])
-def test_the_fast_form_equals_the_slow_one_in_values_and_gradients(time_mode):
-    model = draw_model(time_mode=time_mode).backbone
-    batch = draw_batch(0, n_subjects=3, n_events=5, n_queries=2)
-    weights = torch.randn(3, 2, 256, dtype=torch.float64)
+def test_the_fast_form_equals_the_slow_one_in_values_and_gradients(time_mode, mode):
+    model = draw_model(time_mode=time_mode, mode=mode).backbone
+    all_future = mode == "all_future"
+    batch = draw_batch(0, n_subjects=3, n_events=5, n_queries=2) if all_future else draw_next_batch(2, 2, 3)[0]
+    weights = torch.randn(*model.encode(batch).shape, dtype=torch.float64)
     found = {}
     for name, form in (("fast", model.encode), ("slow", lambda drawn: slow_encode(model, drawn))):
         model.zero_grad()

@@ -1,63 +1,38 @@
-"""The mixed head: a constant and a Weibull part, against calculus and at its start."""
+"""The mixed head: a constant and a Weibull part, at its start and at its two ends."""
 
-import math
+from dataclasses import replace
 
 import numpy as np
-import pytest
 import torch
 from drawn_batches import LAYOUT, draw_batch, draw_model
-from scipy.integrate import quad
 
-from models.cause_hazards import MixedHazards, WeibullHazards
+from models.cause_hazards import ConstantHazards, MixedHazards, WeibullHazards
 from models.heads import MixedHead
 
-CAUSE, DEATH = 0, 1
+NO_TOKENS = torch.empty(0)  # an untied head leaves the token embedding alone
 
 
-def mixed(rates, anchor_hazards, shapes):
-    weibull = WeibullHazards(
-        torch.tensor([anchor_hazards], dtype=torch.float64).log(),
-        torch.tensor([shapes], dtype=torch.float64).log(),
-        DEATH,
-    )
-    return MixedHazards(torch.tensor([rates], dtype=torch.float64).log(), weibull)
+def test_it_is_a_constant_part_and_a_weibull_part():
+    weibull = WeibullHazards(torch.tensor([[-1.0, -2.0]]), torch.tensor([[0.4, -0.7]]), 1)
+    mixed, u = MixedHazards(torch.tensor([[-3.0, -4.0]]), weibull), torch.tensor([[0.7, 3.0]])
+    rate = torch.tensor([[-3.0, -4.0]]).exp()
+    torch.testing.assert_close(mixed.log_hazard(u).exp(), rate + weibull.log_hazard(u).exp())
+    torch.testing.assert_close(mixed.cumulative_hazard(u), rate * u + weibull.cumulative_hazard(u))
 
 
-def by_formula(u, rate, anchor_hazard, shape):
-    """Return hazard and cumulative hazard of one cause as they are written."""
-    cumulative = anchor_hazard * (u / 5.0) ** shape
-    return rate + shape * cumulative / u, rate * u + cumulative
-
-
-@pytest.mark.parametrize("shapes", [(0.4, 2.0), (1.0, 1.0), (3.0, 0.5)])
-@pytest.mark.parametrize("horizon", [1.0, 10.0])
-def test_risks_equal_scipy(shapes, horizon):
-    rates, anchors = (0.03, 0.01), (0.2, 0.1)
-    hazards = mixed(rates, anchors, shapes)
-
-    def density(u):
-        hazard, cumulative = by_formula(u, rates[CAUSE], anchors[CAUSE], shapes[CAUSE])
-        return hazard * math.exp(-cumulative - by_formula(u, rates[DEATH], anchors[DEATH], shapes[DEATH])[1])
-
-    expected = sum(quad(density, *piece, limit=400)[0] for piece in ((0.0, 1e-3), (1e-3, horizon)))
-    found = hazards.risk(torch.tensor([horizon]))[0, :, 0]
-    assert found[CAUSE].item() == pytest.approx(expected, abs=1e-6)
-    died = by_formula(horizon, rates[DEATH], anchors[DEATH], shapes[DEATH])[1]
-    assert found[DEATH].item() == pytest.approx(1 - math.exp(-died), rel=1e-12)
-
-
-def test_the_hazard_is_the_derivative_of_the_cumulative_hazard_and_zero_is_safe():
-    hazards = mixed((0.03, 0.01), (0.2, 0.1), (0.4, 2.0))
-    u = torch.tensor([[0.7, 3.0]], dtype=torch.float64, requires_grad=True)
-    (slope,) = torch.autograd.grad(hazards.cumulative_hazard(u).sum(), u)
-    torch.testing.assert_close(slope, hazards.log_hazard(u).exp())
-    zero = torch.zeros(1, 2, dtype=torch.float64)
-    assert (hazards.cumulative_hazard(zero) == 0).all()
+def test_either_part_alone_is_a_special_case():
+    weibull, nothing = WeibullHazards(torch.tensor([[-1.0, -2.0]]), torch.tensor([[0.4, -0.7]]), 1), torch.tensor(-80.0)
+    horizons = torch.tensor([0.5, 10.0])
+    no_constant = MixedHazards(nothing.expand(1, 2), weibull)
+    torch.testing.assert_close(no_constant.risk(horizons), weibull.risk(horizons), rtol=0, atol=1e-8)
+    no_weibull = MixedHazards(weibull.log_anchor_hazard, replace(weibull, log_anchor_hazard=nothing.expand(1, 2)))
+    constant = ConstantHazards(weibull.log_anchor_hazard, 1)
+    torch.testing.assert_close(no_weibull.risk(horizons), constant.risk(horizons), rtol=0, atol=1e-8)
 
 
 def test_training_starts_from_the_rates_of_the_population_half_in_each_part():
     head = MixedHead(16, LAYOUT)
-    hazards = head(torch.randn(3, 2, 16))
+    hazards = head(torch.randn(3, 2, 16), NO_TOKENS)
     rates = np.exp(LAYOUT.log_rate_per_year)
     for u in (0.5, 1.0, 7.0):
         cumulative = hazards.cumulative_hazard(torch.full((3, 2, len(rates)), u))
@@ -75,3 +50,10 @@ def test_shifting_the_level_multiplies_every_hazard():
         shift = torch.linspace(-1, 1, LAYOUT.n_outcomes, dtype=torch.float64)
         model.head.shift_log_hazards(shift)
         torch.testing.assert_close(model(batch).log_hazard(u), before + shift)
+
+
+def test_hazards_are_float32_under_autocast():
+    head = MixedHead(16, LAYOUT)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        hazards = head(torch.randn(2, 3, 16).bfloat16(), NO_TOKENS)
+    assert hazards.log_rate.dtype == hazards.weibull.log_shape.dtype == torch.float32

@@ -16,15 +16,15 @@ def mixer():
 
 
 def test_it_equals_the_equations_in_values_and_gradients(mixer):
-    mixer = mixer.double()
-    slots = torch.randn(6, 8, 32, dtype=torch.float64, requires_grad=True)
-    weights = torch.randn(6, 8, 32, dtype=torch.float64)
-    gate = torch.einsum("nhr,rhf->nrf", slots, mixer.gate_proj)
-    value = torch.einsum("nhr,rhf->nrf", slots, mixer.value_proj)
-    slow = torch.einsum("nrf,rfh->nhr", silu(gate) * value, mixer.output_proj)
-    fast = mixer(slots)
+    mixer, scale = mixer.double(), torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
+    slots = torch.randn(8, 32, 6, dtype=torch.float64, requires_grad=True)
+    weights = torch.randn(8, 32, 6, dtype=torch.float64)
+    gate = torch.einsum("hrn,rhf->rfn", slots, mixer.gate_proj)
+    value = torch.einsum("hrn,rhf->rfn", slots, mixer.value_proj)
+    slow = scale * torch.einsum("rfn,rfh->hrn", silu(gate) * value, mixer.output_proj)
+    fast = mixer(slots, scale)
     torch.testing.assert_close(fast, slow, rtol=1e-10, atol=1e-12)
-    inputs = [slots, *mixer.parameters()]
+    inputs = [slots, scale, *mixer.parameters()]
     for one, other in zip(
         torch.autograd.grad((fast * weights).sum(), inputs),
         torch.autograd.grad((slow * weights).sum(), inputs),
@@ -34,10 +34,10 @@ def test_it_equals_the_equations_in_values_and_gradients(mixer):
 
 
 def test_coordinates_do_not_mix_and_slots_do(mixer):
-    slots = torch.randn(1, 8, 32)
+    slots, scale = torch.randn(8, 32, 1), torch.ones(())
     changed = slots.clone()
-    changed[0, 3, 5] += 1
-    moved = (mixer(changed) - mixer(slots))[0].abs() > 0
+    changed[3, 5, 0] += 1
+    moved = (mixer(changed, scale) - mixer(slots, scale))[..., 0].abs() > 0
     assert moved[:, 5].all()
     assert not moved[:, torch.arange(32) != 5].any()
 

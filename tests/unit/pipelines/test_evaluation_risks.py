@@ -75,6 +75,7 @@ def make_risks(strength: float, seed: int) -> pl.DataFrame:
             (1 - (-pl.col("hazard") * Risks.horizon_days.col).exp()).alias(Risks.risk.name),
             pl.lit(None, pl.Float64).alias(Risks.reference_risk.name),
             pl.lit(None, pl.String).alias(Risks.reason.name),
+            pl.lit("all_future").alias(Risks.method.name),
         )
         .select(Risks.column_names())
     )

@@ -8,7 +8,7 @@ import pytest
 from drawn_people import OUTCOMES, events_of, people, subjects_of
 from hypothesis import given, settings
 
-from data_schemas.age_units import DAYS_PER_YEAR
+from data_schemas.age_units import AGE_STEPS_PER_DAY, DAYS_PER_YEAR
 from data_schemas.cohort import COVARIATE, DEATH_CODE, DISEASE, Codes, Events
 from data_schemas.dataset import DEATH, GROUP, OUTCOME_ROLES, Vocabulary
 from data_schemas.errors import UsageError
@@ -99,6 +99,36 @@ def test_people_are_counted_not_rows_and_shown_from_ten_on():
     shown = dict(vocabulary.select(Vocabulary.code.name, Vocabulary.n_subjects.name).iter_rows())
     hidden = {"pad", "query", "no_event", "nine", "any_nine", DEATH_CODE}
     assert shown == {"ten": 10, "z": 12, "any": 12} | dict.fromkeys(hidden)
+
+
+def recurs_of(vocabulary):
+    return dict(vocabulary.select(Vocabulary.code.name, Vocabulary.recurs.name).iter_rows())
+
+
+def test_a_disease_recurs_when_somebody_has_it_at_two_ages():
+    events = [
+        *had("twice", 5), (3, 500.0, "twice", None),  # once before entry
+        *had("same_day", 5), *had("same_day", 5), (2, 1500.0 + 0.4 / AGE_STEPS_PER_DAY, "same_day", None),
+        *had("once", 5), (6, 1700.0, "once", None),  # two people, two ages
+        *had(DEATH_CODE, 3), *had(DEATH_CODE, 3, age=1600.0),
+        *had("bmi", 5, 20.0), *had("bmi", 5, 21.0, age=1600.0),
+    ]  # fmt: skip
+    assert recurs_of(fit(events, groups={"any": ("twice",)})) == {
+        "twice": True, "same_day": False, "once": False, DEATH_CODE: False,
+        "bmi": None, "any": None, "pad": None, "query": None, "no_event": None,
+    }  # fmt: skip
+
+
+@settings(max_examples=30, deadline=None)
+@given(drawn=people(8))
+def test_recurrence_equals_a_plain_loop(drawn):
+    vocabulary = fit_vocabulary(subjects_of(drawn), events_of(drawn), NO_CODES, PrepareConfig(min_subjects=1))
+    diseases = vocabulary.filter(Vocabulary.role.col == DISEASE)[Vocabulary.code.name]
+    expected = {
+        code: any(len({age for age, other, _ in person.events if other == code}) > 1 for person in drawn)
+        for code in diseases
+    }
+    assert {code: recurs for code, recurs in recurs_of(vocabulary).items() if code in expected} == expected
 
 
 def test_a_group_counts_its_people_once_and_may_have_rare_and_input_only_members():

@@ -12,7 +12,14 @@ from hypothesis import given, settings
 from data_schemas.dataset import SEQUENCES_FOLDER, Sequences
 from data_schemas.errors import InputContractError
 from pipelines.build_sequences import build_sequences
-from pipelines.sequence_files import read_shard, read_split, shard_of, shard_of_table, write_sequences
+from pipelines.sequence_files import (
+    ragged_positions,
+    read_shard,
+    read_split,
+    shard_of,
+    shard_of_table,
+    write_sequences,
+)
 
 FLAT = ("tokens", "ages_days", "values", "first_tokens", "first_ages_days")
 
@@ -54,6 +61,7 @@ def test_owners_and_counts_equal_a_plain_loop(drawn):
     assert shard.owner_of_first().tolist() == [
         i for i, ages in enumerate(lists_of(shard, "first_tokens")) for _ in ages
     ]
+    assert shard.owner_of_event().tolist() == [i for i, ages in enumerate(lists_of(shard, "tokens")) for _ in ages]
     landmarks = np.array([person.entry for person in drawn])
     expected = [sum(age <= person.entry and code in TOKENS for age, code, _ in person.events) for person in drawn]
     assert shard.count_events_up_to(landmarks).tolist() == expected
@@ -120,3 +128,8 @@ def test_string_ids_survive(tmp_path):
     sequences = sequences_of(TWO).with_columns(pl.Series("subject_id", ["x1", "é", ""]))
     write_sequences(sequences, tmp_path / "x.arrow")
     assert read_shard(tmp_path / "x.arrow").take(np.array([2, 1])).subject_id.to_pylist() == ["", "é"]
+
+
+def test_ragged_positions_are_the_stretches_one_after_another():
+    assert ragged_positions(np.array([7, 3, 9, 0]), np.array([2, 0, 3, 1])).tolist() == [7, 8, 9, 10, 11, 0]
+    assert ragged_positions(np.zeros(0, np.int64), np.zeros(0, np.int64)).tolist() == []
