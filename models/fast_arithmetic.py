@@ -31,7 +31,7 @@ def prepare_arithmetic(config: TrainConfig, model: RiskModel) -> Arithmetic:
     if config.compile:
         reason = _why_nothing_compiles(device)
         if reason is None:
-            model.compile_backbone()
+            model.backbone.compile_hot_loop()
         else:
             notes.append(f"compile: torch.compile does not work here, the plain form runs ({reason})")
     bfloat16 = config.autocast_bfloat16 and _computes_in_bfloat16(device)

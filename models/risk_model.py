@@ -1,7 +1,5 @@
 """The whole network: backbone and head, one call from a batch to hazards."""
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
 
@@ -22,26 +20,17 @@ class RiskModel(nn.Module):
         self.config, self.layout = config, layout
         self.backbone = BACKBONES[config.model_architecture](config, layout)
         self.head = HEADS[config.head](self.backbone.width, layout)
-        self._encode: Callable[[SequenceBatch], Tensor] | None = None
 
     def forward(self, batch: SequenceBatch) -> CauseHazards:
         """Return the hazards of K outcomes after each query [B,Q,K], in next_token after each event [B,L,K]."""
-        return self._hazards(self._hidden(batch).view(len(batch.sex), -1, self.backbone.width))
+        return self._hazards(self.backbone.encode(batch).view(len(batch.sex), -1, self.backbone.width))
 
     def hazards_at(self, batch: SequenceBatch, rows: Tensor) -> CauseHazards:
         """Return the hazards [N,K] of some queries or events, numbered b·Q + q or b·L + l [N]: the others cost nothing.
 
         Padding and rows that predict nothing are not worth a row of K outcomes.
         """
-        return self._hazards(self._hidden(batch).view(-1, self.backbone.width)[rows])
-
-    def compile_backbone(self) -> None:
-        """From here on run the backbone compiled, one program for all lengths of histories."""
-        self._encode = torch.compile(self.backbone.encode, dynamic=True)
-
-    def _hidden(self, batch: SequenceBatch) -> Tensor:
-        hidden: Tensor = (self._encode or self.backbone.encode)(batch)
-        return hidden
+        return self._hazards(self.backbone.encode(batch).view(-1, self.backbone.width)[rows])
 
     def _hazards(self, hidden: Tensor) -> CauseHazards:
         hazards: CauseHazards = self.head(hidden, self.backbone.embedding.token.weight)
