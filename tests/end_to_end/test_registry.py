@@ -297,6 +297,7 @@ def simple_scorer(monkeypatch):
                     "outcome": outcome,
                     "horizon_days": years_to_days(years),
                     "risk": None if outcome == "stroke" and subject == 2 else n_events.get(subject, 0) * years / 100,
+                    "method": "all_future",
                 }
                 for subject in subjects["subject_id"]
                 for outcome in outcomes or ["stroke", "DEATH"]

@@ -220,7 +220,7 @@ def slow_encode(model, batch):
 def test_the_fast_form_equals_the_slow_one_in_values_and_gradients(time_mode, mode):
     model = draw_model(time_mode=time_mode, mode=mode).backbone
     all_future = mode == "all_future"
-    batch = draw_batch(0, n_subjects=3, n_events=5, n_queries=2) if all_future else draw_next_batch(2, 2, 3)[0]
+    batch = draw_batch(0, n_subjects=3, n_events=5, n_queries=2) if all_future else draw_next_batch(16, 2, 3)[0]
     weights = torch.randn(*model.encode(batch).shape, dtype=torch.float64)
     found = {}
     for name, form in (("fast", model.encode), ("slow", lambda drawn: slow_encode(model, drawn))):

@@ -442,6 +442,9 @@ def test_bfloat16_trains_close_to_float32(tmp_path, monkeypatch, mode):
     assert losses[True] == pytest.approx(losses[False], rel=0.02)
 
 
+@pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor:UserWarning"
+)  # torch's compiler about its own tensors
 def test_a_compiled_backbone_trains_as_the_plain_one_does(tmp_path):
     config = TrainConfig(
         model_architecture="delphi_gpt_v1", d_model=24, n_head=3, n_layer=1, mode="next_token", head="next_token",
