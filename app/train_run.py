@@ -43,7 +43,7 @@ EXPERIMENT = "deephealth"
 CHECKPOINT_FILES = (WEIGHTS_FILE, CONFIG_FILE, VOCABULARY_FILE, REFERENCE_FILE)
 _CHECKPOINT_FOLDER = FolderKind("checkpoint", marks=(), contents=CHECKPOINT_FILES)  # an incomplete one is replaced
 # A training is done again when the code that decides its weights has changed.
-_TRAINING_SOURCES = (
+TRAINING_SOURCES = (
     models,
     app.batches,
     pipelines.augment_histories,
@@ -133,7 +133,7 @@ def _train_in(folder: Path, dataset: Path, manifest: dict[str, Any], config: Tra
 
 
 def _training_key(manifest: dict[str, Any], config: TrainConfig) -> str:
-    facts = [manifest["content_sha256"], config.model_dump(mode="json"), hash_sources(_TRAINING_SOURCES)]
+    facts = [manifest["content_sha256"], config.model_dump(mode="json"), hash_sources(TRAINING_SOURCES)]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 

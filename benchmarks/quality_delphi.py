@@ -34,12 +34,11 @@ import numpy as np
 import polars as pl
 import torch
 
-import app.batches
-import models
 from app.batches import DatasetBatches, history_options
 from app.code_version import hash_sources
 from app.config_files import read_config
 from app.predict_risks import layout_of_vocabulary
+from app.train_run import TRAINING_SOURCES
 from benchmarks.delphi_data import FOLDER, prepare_delphi
 from benchmarks.delphi_evaluation import Predict, evaluate
 from benchmarks.delphi_floors import LogLinearFit, LogLinearHazard, fit_age_sex_incidence, fit_log_linear_hazard
@@ -304,7 +303,7 @@ def _steps_per_look(budget: Budget) -> int:
 
 def _training_key(dataset: Path, config: TrainConfig, steps_per_look: int) -> str:
     """Name a training by what decides its weights."""
-    code = hash_sources((models, app.batches))
+    code = hash_sources(TRAINING_SOURCES)
     facts = [read_manifest(dataset)["content_sha256"], config.model_dump(mode="json"), steps_per_look, code]
     key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
     return f"{config.model_architecture}-{config.head}-{key}"
