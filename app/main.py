@@ -40,9 +40,25 @@ COMMANDS: dict[tuple[str, ...], tuple[str, str]] = {
         "app.commands.cohort:import_cohort",
         "Read source tables into a cohort: subjects, events and a report of every row.",
     ),
+    ("cohort", "settings"): (
+        "app.commands.cohort:list_settings",
+        "List the settings and the cleaning rules of an import.",
+    ),
+    ("cohort", "synthesize"): (
+        "app.commands.synthesize:synthesize",
+        "Write a made-up cohort whose true risks are known.",
+    ),
+    ("cohort", "describe"): (
+        "app.commands.describe:describe",
+        "Show people, ages, follow-up, codes and what the import left out.",
+    ),
     ("prepare",): (
         "app.commands.prepare:prepare",
         "Turn a cohort into a dataset: splits, vocabulary and sequences.",
+    ),
+    ("dataset", "check"): (
+        "app.commands.dataset:check",
+        "Check a dataset for leaks between splits and from the future.",
     ),
     ("train",): (
         "app.commands.train:train",
@@ -69,7 +85,10 @@ COMMANDS: dict[tuple[str, ...], tuple[str, str]] = {
         "Walk the whole path on a real cohort of 17,549 people.",
     ),
 }
-_SECTIONS = {"cohort": "Import source tables into a cohort."}
+_SECTIONS = {
+    "cohort": "Import, make up or describe a cohort.",
+    "dataset": "Check what was prepared.",
+}
 
 
 def run() -> None:

@@ -1,7 +1,7 @@
 """`cohort/import_report.json`: what became of every row of the source. It stays with the owner of the data."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -31,6 +31,18 @@ class TableReport:
 
 
 @dataclass(frozen=True)
+class RuleReport:
+    """One rule of cleaning: whether it was on, whether it is by default and must be, and how many rows it dropped."""
+
+    rule: str
+    text: str
+    is_on: bool
+    by_default: bool
+    can_be_off: bool
+    rows_dropped: int
+
+
+@dataclass(frozen=True)
 class Note:
     """Something done or noticed that dropped no row: a spelling made uniform, an error upstream, a missing value."""
 
@@ -41,7 +53,11 @@ class Note:
 
 @dataclass(frozen=True)
 class ImportReport:
-    """The account of one import. `rules` explains every rule that was applied, whether it dropped rows or not."""
+    """The account of one import.
+
+    `rules` explains every rule that was applied, whether it dropped rows or not; `cleaning` lists also those that were
+    off. `settings` are those of the import.
+    """
 
     kind: str  # the importer: parquet, nafld, ...
     subjects: int
@@ -52,6 +68,8 @@ class ImportReport:
     derived: tuple[TableReport, ...]
     rules: Mapping[str, str]
     notes: tuple[Note, ...]
+    cleaning: tuple[RuleReport, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 def report_to_json(report: ImportReport) -> dict[str, Any]:
@@ -67,6 +85,18 @@ def report_to_json(report: ImportReport) -> dict[str, Any]:
         "tables": [_table_to_json(table, "rows_read") for table in report.tables],
         "derived": [_table_to_json(table, "rows_added") for table in report.derived],
         "rules": dict(report.rules),
+        "cleaning": [
+            {
+                "rule": rule.rule,
+                "on": rule.is_on,
+                "by_default": rule.by_default,
+                "can_be_off": rule.can_be_off,
+                "rows_dropped": rule.rows_dropped,
+                "text": rule.text,
+            }
+            for rule in report.cleaning
+        ],
+        "settings": dict(report.settings),
         "notes": [{"note": note.name, "rows": note.rows, "text": note.text} for note in report.notes],
     }
 

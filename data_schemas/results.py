@@ -8,8 +8,8 @@ REASONS = (PREVALENT, DEAD, OUTSIDE_FOLLOW_UP)
 SMALLEST_SHOWN_COUNT = 10  # smaller counts are suppressed in anything meant for others
 MODEL, COX, AGE_SEX = "model", "cox", "age_sex"
 OVERALL = "all"
-ALL_FUTURE, FROZEN_HISTORY = "all_future", "frozen_history"
-METHODS = (ALL_FUTURE, FROZEN_HISTORY, COX, AGE_SEX)
+ALL_FUTURE, FROZEN_HISTORY, TRUTH = "all_future", "frozen_history", "truth"
+METHODS = (ALL_FUTURE, FROZEN_HISTORY, COX, AGE_SEX, TRUTH)
 
 # Names in the column `metric` of `Metrics`; those with a difference are paired over the same people.
 CONCORDANCE, AUC = "concordance", "auc"

@@ -2,6 +2,7 @@
 
 import hashlib
 
+import numpy as np
 import polars as pl
 
 from data_schemas.cohort import HELD_OUT, SPLITS, TRAIN, TUNING, Subjects
@@ -45,8 +46,8 @@ def _group_keys(subjects: pl.DataFrame) -> pl.Series:
 
 def _hash_to_unit_interval(keys: pl.Series, seed: int) -> pl.Series:
     salt = str(seed).encode()
-    digests = (hashlib.blake2b(key.encode(), digest_size=8, salt=salt).digest() for key in keys)
-    return pl.Series([int.from_bytes(digest, "big") / 2**64 for digest in digests], dtype=pl.Float64)
+    digests = b"".join(hashlib.blake2b(key.encode(), digest_size=8, salt=salt).digest() for key in keys)
+    return pl.Series(np.frombuffer(digests, dtype=">u8").astype(np.float64) / 2**64)
 
 
 def _refuse_divided_clusters(subjects: pl.DataFrame) -> None:

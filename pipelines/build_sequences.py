@@ -9,9 +9,10 @@ from data_schemas.age_units import round_to_age_step
 from data_schemas.cohort import SEXES, Events, Subjects
 from data_schemas.dataset import COVARIATE, DEATH, DISEASE, Sequences, Vocabulary
 from data_schemas.results import FirstOccurrences
-from pipelines.find_first_occurrences import find_first_occurrences
+from pipelines.find_first_occurrences import find_first_tokens
 
 _ORDER_ON_ONE_DAY = {COVARIATE: 0, DISEASE: 1, DEATH: 2}
+_RANK = "rank"  # working column: the order of codes on one day
 
 
 def build_sequences(subjects: pl.DataFrame, events: pl.LazyFrame, vocabulary: pl.DataFrame) -> pl.DataFrame:
@@ -19,8 +20,7 @@ def build_sequences(subjects: pl.DataFrame, events: pl.LazyFrame, vocabulary: pl
 
     Codes that are not in the vocabulary are left out; count them with `count_unknown_codes`.
     """
-    firsts = find_first_occurrences(events, vocabulary)
-    lists = [_event_lists(events, vocabulary), _first_occurrence_lists(firsts, vocabulary)]
+    lists = [_event_lists(events, vocabulary), _first_occurrence_lists(find_first_tokens(events, vocabulary))]
     people = subjects.lazy().select(
         Subjects.subject_id.col,
         Subjects.sex.col.replace_strict({sex: row for row, sex in enumerate(SEXES)}, return_dtype=pl.Int8),
@@ -44,15 +44,19 @@ def count_unknown_codes(events: pl.LazyFrame, vocabulary: pl.DataFrame) -> int:
 
 
 def _event_lists(events: pl.LazyFrame, vocabulary: pl.DataFrame) -> pl.LazyFrame:
-    encoded = vocabulary.lazy().select(Vocabulary.code.col, Vocabulary.token.col, Vocabulary.role.col)
-    order = Vocabulary.role.col.replace_strict(_ORDER_ON_ONE_DAY, return_dtype=pl.Int8)
+    order = Vocabulary.role.col.replace_strict(_ORDER_ON_ONE_DAY, default=None, return_dtype=pl.Int8)
+    encoded = vocabulary.select(
+        Vocabulary.code.col,
+        Vocabulary.token.col.cast(pl.Int32),
+        pl.struct(order, Vocabulary.token.col).rank("ordinal").alias(_RANK),
+    )
     return (
-        events.join(encoded, on=Events.code.name, how="inner")
+        events.join(encoded.lazy(), on=Events.code.name, how="inner")
         .with_columns(round_to_age_step(Events.age_days.col))
-        .sort(Events.subject_id.col, Events.age_days.col, order, Vocabulary.token.col, Events.numeric_value.col)
+        .sort(Events.subject_id.col, Events.age_days.col, _RANK, Events.numeric_value.col)
         .group_by(Events.subject_id.name, maintain_order=True)
         .agg(
-            Vocabulary.token.col.cast(pl.Int32).alias(Sequences.tokens.name),
+            Vocabulary.token.col.alias(Sequences.tokens.name),
             Events.age_days.col.alias(Sequences.ages_days.name),
             # NaN, not null: an array with nulls could not be mapped into memory as it is
             Events.numeric_value.col.cast(pl.Float32).fill_null(float("nan")).alias(Sequences.values.name),
@@ -60,11 +64,9 @@ def _event_lists(events: pl.LazyFrame, vocabulary: pl.DataFrame) -> pl.LazyFrame
     )
 
 
-def _first_occurrence_lists(firsts: pl.LazyFrame, vocabulary: pl.DataFrame) -> pl.LazyFrame:
-    tokens = vocabulary.lazy().select(Vocabulary.code.col.alias(FirstOccurrences.outcome.name), Vocabulary.token.col)
+def _first_occurrence_lists(firsts: pl.LazyFrame) -> pl.LazyFrame:
     return (
-        firsts.join(tokens, on=FirstOccurrences.outcome.name)
-        .sort(FirstOccurrences.subject_id.name, Vocabulary.token.name)
+        firsts.sort(FirstOccurrences.subject_id.name, Vocabulary.token.name)
         .group_by(FirstOccurrences.subject_id.name, maintain_order=True)
         .agg(
             Vocabulary.token.col.cast(pl.Int32).alias(Sequences.first_tokens.name),

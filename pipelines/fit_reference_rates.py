@@ -7,10 +7,13 @@ rests on one to nine events.
 n people, B bands.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from data_schemas.age_units import DAYS_PER_YEAR, MAX_AGE_YEARS
@@ -23,6 +26,9 @@ BAND_YEARS = 1.0  # the narrowest band
 # Fewer years at risk than this say little about a rate: the band is pooled with its neighbours.
 SMALLEST_EXPOSURE_YEARS = 50.0
 NEVER = np.inf
+_EDGES: FloatArray = np.arange(0.0, MAX_AGE_YEARS + BAND_YEARS + 1.0, BAND_YEARS)  # [B+1]
+FirstAges: TypeAlias = tuple[IntArray, FloatArray]  # of one outcome: rows of the people who have it, ages in days
+_PERSON = "person"  # working column: the row of a person
 
 
 @dataclass(frozen=True)
@@ -35,22 +41,121 @@ class AgeBands:
 
 
 @dataclass(frozen=True)
-class _AtRisk:
-    """Ages (years) between which people were at risk, and whether that ended with the event in question."""
+class _Observed:
+    """The people of the split: sex, and the ages in years between which they were under observation."""
 
-    entry: FloatArray  # [n]
+    sex: pl.Series
+    entry: FloatArray
+    exit: FloatArray
+
+
+@dataclass(frozen=True)
+class _FreePeople:
+    """Follow-up of people as if the outcome never happened: to death or exit, ages in years, by age at entry.
+
+    What is true of all of them is computed once; an outcome then changes it for those in whom it happened.
+    """
+
+    place: npt.NDArray[np.int32]  # [people] row of each person here, -1 for those who are not here
+    entry: FloatArray  # [n] ascending
     end: FloatArray  # [n]
-    happened: BoolArray  # [n]
+    sorted_end: FloatArray  # [n]
+    death_ages: FloatArray  # [deaths] ascending
+    death_of: npt.NDArray[np.int32]  # [n] row of each person's death among the deaths, -1 for none
+    n_at_deaths: IntArray  # [deaths] people at risk at the age of each death
+    years: float
+    years_before_edges: FloatArray  # [B+1]
+    observed_years_per_band: FloatArray  # [B] years of the band in which anyone was at risk
+    cover: IntArray  # rows of a few people whose follow-ups together span all of them
+
+    def n_at_risk(self, ages: FloatArray) -> IntArray:
+        """Count the people at risk at each age: entered before it, and not left before it."""
+        return np.searchsorted(self.entry, ages) - np.searchsorted(self.sorted_end, ages)
+
+
+@dataclass(frozen=True)
+class _FollowUp:
+    """The free people followed until the outcome: the m in whom it happened leave earlier, the prevalent at entry."""
+
+    free: _FreePeople
+    place: npt.NDArray[np.int32]  # [m] their rows among the free people
+    end: FloatArray  # [m] age at the outcome, or at entry for the prevalent
+    free_end: FloatArray  # [m] the end they would have had
+    happened: BoolArray  # [m] while at risk; false for the prevalent
+
+    @cached_property
+    def years(self) -> float:
+        """Person-years at risk."""
+        return self.free.years - float((self.free_end - self.end).sum())
+
+    @cached_property
+    def _sorted_ends(self) -> tuple[FloatArray, FloatArray]:
+        """The ends with and without the outcome, ascending: searching is many times faster in order."""
+        return np.sort(self.end), np.sort(self.free_end)
+
+    @cached_property
+    def years_per_band(self) -> FloatArray:
+        """Person-years at risk in each one-year band of age: [B]."""
+        end, free_end = self._sorted_ends
+        lost = _sum_excess(end, _EDGES) - _sum_excess(free_end, _EDGES)
+        years: FloatArray = np.diff(self.free.years_before_edges - lost)
+        return years
+
+    @cached_property
+    def observed_years_per_band(self) -> FloatArray:
+        """Years of each band in which anyone was at risk, the union of all follow-ups: [B]."""
+        is_changed = np.zeros(self.free.end.size, dtype=bool)
+        is_changed[self.place] = True
+        if not is_changed[self.free.cover].any():
+            return self.free.observed_years_per_band  # those who span it are all still there
+        end = self.free.end.copy()
+        end[self.place] = self.end  # of the prevalent: no time at all
+        return _observed_years(self.free.entry, np.maximum.accumulate(end))
+
+    @cached_property
+    def deaths_before(self) -> BoolArray:
+        """Whether each death of the free people happens to somebody who is still at risk of the outcome: [deaths]."""
+        deaths = self.free.death_of[self.place]
+        before = np.ones(self.free.death_ages.size, dtype=bool)
+        before[deaths[deaths >= 0]] = False
+        return before
+
+    def outcomes(self) -> tuple[FloatArray, IntArray]:
+        """Return the age of each outcome and the people at risk then."""
+        end, free_end = self._sorted_ends
+        ages = np.sort(self.end[self.happened])
+        n_lost = np.searchsorted(end, ages) - np.searchsorted(free_end, ages)
+        return ages, self.free.n_at_risk(ages) - n_lost
+
+    def deaths(self) -> tuple[FloatArray, IntArray]:
+        """Return the age of each death before the outcome and the people at risk then."""
+        ages = self.free.death_ages
+        # Deaths are many and in order: counting who left before each is faster than searching for each.
+        left, gone_anyway = (np.searchsorted(ages, ends, "right") for ends in self._sorted_ends)
+        n_lost = np.cumsum(_count(left, ages.size) - _count(gone_anyway, ages.size))
+        return ages[self.deaths_before], (self.free.n_at_deaths - n_lost)[self.deaths_before]
+
+
+@dataclass(frozen=True)
+class _AtRisk:
+    """People followed to the first of outcome, death and exit (in that order of ties), and one kind of event."""
+
+    follow_up: _FollowUp
+    is_death: bool  # the event is death before the outcome; else the outcome
 
     @property
     def years(self) -> float:
         """Person-years at risk."""
-        return float((self.end - self.entry).sum())
+        return self.follow_up.years
 
     @property
     def n_events(self) -> int:
         """People in whom it happened."""
-        return int(self.happened.sum())
+        return int((self.follow_up.deaths_before if self.is_death else self.follow_up.happened).sum())
+
+    def events(self) -> tuple[FloatArray, IntArray]:
+        """Return the age of each event and the people at risk then."""
+        return self.follow_up.deaths() if self.is_death else self.follow_up.outcomes()
 
 
 @dataclass(frozen=True)
@@ -86,67 +191,118 @@ def fit_reference_rates(
 
     Aalen, Johansen 1978, Scand J Stat 5:141–150; delayed entry: Keiding 1992, Annu Rev Public Health 13:33–51.
     """
-    people = subjects.select(
-        Subjects.subject_id.name, Subjects.sex.name, Subjects.entry_age_days.name, Subjects.exit_age_days.name
+    people = subjects.select(Subjects.subject_id.name).with_row_index(_PERSON)
+    located = first_occurrences.join(people, on=Subjects.subject_id.name, how="inner").select(
+        FirstOccurrences.outcome.name, _PERSON, FirstOccurrences.first_age_days.name
     )
-    first_ages = {outcome: _first_ages_years(people, first_occurrences, outcome) for outcome in (DEATH_CODE, *outcomes)}
-    entry = people[Subjects.entry_age_days.name].to_numpy() / DAYS_PER_YEAR
-    exit_age = people[Subjects.exit_age_days.name].to_numpy() / DAYS_PER_YEAR
-    of_sex = {sex: (people[Subjects.sex.name] == sex).to_numpy() for sex in (FEMALE, MALE)}
-    of_sex[UNKNOWN] = np.ones(people.height, dtype=bool)
-    tables = []
-    for outcome in outcomes:
-        first = first_ages[outcome]
-        death = np.full(people.height, NEVER) if outcome == DEATH_CODE else first_ages[DEATH_CODE]
-        at_risk = {sex: _follow_up(entry, exit_age, first, death, is_member) for sex, is_member in of_sex.items()}
-        to_outcome, to_death = at_risk[UNKNOWN]
-        if to_outcome.n_events < SMALLEST_SHOWN_COUNT:
-            continue
-        for sex, (to_outcome_of_sex, to_death_of_sex) in at_risk.items():
-            bands = _join_bands(_fit_rates(to_outcome_of_sex, to_outcome), _fit_rates(to_death_of_sex, to_death))
-            tables.append(_as_table(outcome, sex, bands))
-    return pl.concat(tables) if tables else pl.DataFrame(ReferenceRates.create_empty())
-
-
-def _first_ages_years(people: pl.DataFrame, first_occurrences: pl.DataFrame, outcome: str) -> FloatArray:
-    """Return each person's age at the first occurrence of one outcome, infinity where there is none: [n]."""
-    found = first_occurrences.filter(FirstOccurrences.outcome.col == outcome)
-    joined = people.select(Subjects.subject_id.name).join(
-        found, on=Subjects.subject_id.name, how="left", maintain_order="left"
+    parts = {
+        str(outcome): (part[_PERSON].to_numpy().astype(np.int64), part[FirstOccurrences.first_age_days.name].to_numpy())
+        for (outcome,), part in located.group_by(FirstOccurrences.outcome.name)
+    }
+    nobody = (np.empty(0, dtype=np.int64), np.empty(0))
+    return fit_rates_of_outcomes(
+        subjects, parts.get(DEATH_CODE, nobody), ((outcome, parts.get(outcome, nobody)) for outcome in outcomes)
     )
-    ages: FloatArray = joined[FirstOccurrences.first_age_days.name].fill_null(NEVER).to_numpy() / DAYS_PER_YEAR
-    return ages
 
 
-def _follow_up(
-    entry: FloatArray, exit_age: FloatArray, first: FloatArray, death: FloatArray, is_member: BoolArray
-) -> tuple[_AtRisk, _AtRisk]:
-    """Follow members without the outcome at entry to the first of outcome, death and exit, in that order of ties.
+def fit_rates_of_outcomes(
+    subjects: pl.DataFrame, deaths: FirstAges, firsts: Iterable[tuple[str, FirstAges]]
+) -> pl.DataFrame:
+    """Fit the same from first occurrences that come outcome by outcome, so that not all of them are in memory."""
+    people = _Observed(
+        sex=subjects[Subjects.sex.name],
+        entry=subjects[Subjects.entry_age_days.name].to_numpy() / DAYS_PER_YEAR,
+        exit=subjects[Subjects.exit_age_days.name].to_numpy() / DAYS_PER_YEAR,
+    )
+    death_years = np.full(subjects.height, NEVER)
+    death_years[deaths[0]] = deaths[1] / DAYS_PER_YEAR
+    to_death = _follow_free_people(people, death_years)
+    fitted: list[tuple[str, str, AgeBands]] = []
+    for outcome, (persons, first_age_days) in firsts:
+        # Nothing competes with death as the outcome.
+        free = _follow_free_people(people, np.full_like(death_years, NEVER)) if outcome == DEATH_CODE else to_death
+        fitted += _fit_outcome(outcome, free, persons, first_age_days / DAYS_PER_YEAR)
+    return _as_table(fitted)
 
-    The same people and years twice: until the outcome, and until death before it.
-    """
-    chosen = is_member & (first > entry) & (death > entry)
-    entry, exit_age, first, death = entry[chosen], exit_age[chosen], first[chosen], death[chosen]
-    end = np.minimum(np.minimum(first, death), exit_age)
-    had_outcome = first <= end
-    return _AtRisk(entry, end, had_outcome), _AtRisk(entry, end, (death <= end) & ~had_outcome)
+
+def _follow_free_people(people: _Observed, death: FloatArray) -> dict[str, _FreePeople]:
+    """Follow everyone alive at entry as if no outcome ever happened, by sex and for both sexes together."""
+    of_sex = {sex: (people.sex == sex).to_numpy() for sex in (FEMALE, MALE)}
+    of_sex[UNKNOWN] = np.ones(death.size, dtype=bool)
+    return {sex: _follow(people, death, is_member) for sex, is_member in of_sex.items()}
 
 
-def _fit_rates(of_sex: _AtRisk, of_both: _AtRisk) -> _Rates:
-    """Fit the rates of one event for a sex, from both sexes where its own people tell too little; none: rate 0."""
-    if _is_enough(of_sex.years, of_sex.n_events, of_both.n_events / max(of_both.years, SMALLEST_EXPOSURE_YEARS)):
-        people = of_sex
-    elif of_both.n_events >= SMALLEST_SHOWN_COUNT:
-        people = of_both
-    else:
-        return _NO_RATES
-    edges = np.arange(0.0, MAX_AGE_YEARS + BAND_YEARS + 1.0, BAND_YEARS)
-    n_events, _ = np.histogram(people.end[people.happened], bins=edges)
-    starts = _pool_bands(np.diff(_years_at_risk_before(people, edges)), n_events)
-    observed_years = np.add.reduceat(np.diff(_observed_years_before(people, edges)), starts)
-    increments = np.add.reduceat(_increments_per_band(people, edges), starts)
+def _follow(people: _Observed, death: FloatArray, is_member: BoolArray) -> _FreePeople:
+    rows = np.flatnonzero(is_member & (death > people.entry))
+    rows = rows[np.argsort(people.entry[rows], kind="stable")]
+    place = np.full(death.size, -1, dtype=np.int32)
+    place[rows] = np.arange(rows.size)
+    entry, end = people.entry[rows], np.minimum(death, people.exit)[rows]
+    sorted_end = np.sort(end)
+    died = np.flatnonzero(death[rows] <= end)
+    died = died[np.argsort(end[died], kind="stable")]
+    death_of = np.full(rows.size, -1, dtype=np.int32)
+    death_of[died] = np.arange(died.size)
+    n_at_deaths = np.searchsorted(entry, end[died]) - np.searchsorted(sorted_end, end[died])
+    years_before = _sum_excess(entry, _EDGES) - _sum_excess(sorted_end, _EDGES)
+    years = float((end - entry).sum())
+    reached = np.maximum.accumulate(end)
+    observed, cover = _observed_years(entry, reached), _cover(entry, end, reached)
+    return _FreePeople(
+        place, entry, end, sorted_end, end[died], death_of, n_at_deaths, years, years_before, observed, cover
+    )
+
+
+def _fit_outcome(
+    outcome: str, free: Mapping[str, _FreePeople], persons: IntArray, first: FloatArray
+) -> Iterator[tuple[str, str, AgeBands]]:
+    """Yield the rates of one outcome by sex; none where it happened too rarely."""
+    followed = {sex: _until(people, persons, first) for sex, people in free.items()}
+    to_outcome, to_death = followed[UNKNOWN]
+    if to_outcome.n_events < SMALLEST_SHOWN_COUNT:
+        return
+    of_both = _rates_of_both(to_outcome), _rates_of_both(to_death)
+    for sex in (FEMALE, MALE):
+        to_outcome_of_sex, to_death_of_sex = followed[sex]
+        bands = _join_bands(
+            _rates_of_sex(to_outcome_of_sex, to_outcome, of_both[0]),
+            _rates_of_sex(to_death_of_sex, to_death, of_both[1]),
+        )
+        yield outcome, sex, bands
+    yield outcome, UNKNOWN, _join_bands(*of_both)
+
+
+def _until(people: _FreePeople, persons: IntArray, first: FloatArray) -> tuple[_AtRisk, _AtRisk]:
+    """Follow people to an outcome, and to death before it; a first age after the end of follow-up changes nothing."""
+    place = people.place[persons]
+    place, first = place[place >= 0], first[place >= 0]
+    inside = first <= people.end[place]
+    place, first = place[inside], first[inside]
+    entry = people.entry[place]
+    follow_up = _FollowUp(people, place, np.maximum(first, entry), people.end[place], first > entry)
+    return _AtRisk(follow_up, is_death=False), _AtRisk(follow_up, is_death=True)
+
+
+def _rates_of_both(of_both: _AtRisk) -> _Rates:
+    """Fit the rates of one event for both sexes together; too few events: rate 0."""
+    return _rates_by_age(of_both) if of_both.n_events >= SMALLEST_SHOWN_COUNT else _NO_RATES
+
+
+def _rates_of_sex(of_sex: _AtRisk, of_both: _AtRisk, rates_of_both: _Rates) -> _Rates:
+    """Fit the rates of one event for a sex; those of both sexes where its own people tell too little."""
+    usual_rate_per_year = of_both.n_events / max(of_both.years, SMALLEST_EXPOSURE_YEARS)
+    return _rates_by_age(of_sex) if _is_enough(of_sex.years, of_sex.n_events, usual_rate_per_year) else rates_of_both
+
+
+def _rates_by_age(people: _AtRisk) -> _Rates:
+    n_bands = _EDGES.size - 1
+    ages, n_at_risk = people.events()
+    band = np.searchsorted(_EDGES, ages, side="right") - 1
+    starts = _pool_bands(people.follow_up.years_per_band, _count(band, n_bands))
+    observed_years = np.add.reduceat(people.follow_up.observed_years_per_band, starts)
+    increments = np.bincount(band, weights=1.0 / n_at_risk, minlength=n_bands)
     width = np.where(observed_years > 0, observed_years, 1.0)  # nobody ever at risk: no increments either
-    return _Rates(edges[starts], increments / width)
+    return _Rates(_EDGES[starts], np.add.reduceat(increments, starts) / width)
 
 
 def _is_enough(years: float, n_events: int, usual_rate_per_year: float) -> bool:
@@ -157,13 +313,16 @@ def _is_enough(years: float, n_events: int, usual_rate_per_year: float) -> bool:
 
 def _pool_bands(years: FloatArray, n_events: IntArray) -> IntArray:
     """Return the first one-year band of each pooled band: closed once it tells enough, the rest joins the last."""
-    years_before = np.concatenate([[0.0], np.cumsum(years)])
-    events_before = np.concatenate([[0], np.cumsum(n_events)])
+    # Plain numbers: this runs for every outcome, sex and band.
+    years_before = [0.0, *np.cumsum(years).tolist()]
+    events_before = [0, *np.cumsum(n_events).tolist()]
     usual_rate_per_year = events_before[-1] / max(years_before[-1], SMALLEST_EXPOSURE_YEARS)
 
     def is_enough(start: int, stop: int) -> bool:
-        held_years, held_events = years_before[stop] - years_before[start], events_before[stop] - events_before[start]
-        return _is_enough(float(held_years), int(held_events), float(usual_rate_per_year))
+        held_years = years_before[stop] - years_before[start]
+        return held_years >= SMALLEST_EXPOSURE_YEARS and _is_enough(
+            held_years, events_before[stop] - events_before[start], usual_rate_per_year
+        )
 
     starts = [0]
     for band in range(1, years.size):
@@ -180,52 +339,58 @@ def _join_bands(outcome: _Rates, death: _Rates) -> AgeBands:
     return AgeBands(from_years, outcome.at(from_years), death.at(from_years))
 
 
-def _years_at_risk_before(people: _AtRisk, ages: FloatArray) -> FloatArray:
-    """Return the person-years at risk below each age."""
-    return _sum_excess(people.entry, ages) - _sum_excess(people.end, ages)
-
-
-def _sum_excess(values: FloatArray, ages: FloatArray) -> FloatArray:
-    """Return Σ max(age − value, 0) over values, for each age."""
-    ordered = np.sort(values)
+def _sum_excess(ordered: FloatArray, ages: FloatArray) -> FloatArray:
+    """Return Σ max(age − value, 0) over ascending values, for each age."""
     below = np.searchsorted(ordered, ages)
     total = np.concatenate([[0.0], np.cumsum(ordered)])
     excess: FloatArray = ages * below - total[below]
     return excess
 
 
-def _observed_years_before(people: _AtRisk, ages: FloatArray) -> FloatArray:
-    """Return how many years of age below each age had anyone at risk: the union of all follow-ups."""
-    if people.entry.size == 0:
-        return np.zeros_like(ages)
-    order = np.argsort(people.entry)
-    entry = people.entry[order]
-    reached = np.maximum.accumulate(people.end[order])
+def _observed_years(entry: FloatArray, reached: FloatArray) -> FloatArray:
+    """Return the years of each band in which anyone was at risk: [B].
+
+    `entry` ascends; `reached` is the latest end of the people up to each.
+    """
+    if entry.size == 0:
+        return np.zeros(_EDGES.size - 1)
     opens = np.concatenate([[True], entry[1:] > reached[:-1]])
     closes = np.concatenate([opens[1:], [True]])
     knots = np.stack([entry[opens], reached[closes]], axis=1).ravel()
     lengths = np.diff(knots)
     lengths[1::2] = 0.0  # every second piece is a gap
-    years: FloatArray = np.interp(ages, knots, np.concatenate([[0.0], np.cumsum(lengths)]))
+    years: FloatArray = np.diff(np.interp(_EDGES, knots, np.concatenate([[0.0], np.cumsum(lengths)])))
     return years
 
 
-def _increments_per_band(people: _AtRisk, edges: FloatArray) -> FloatArray:
-    """Return Σ 1/Y over events within each one-year band, Y the number at risk at the age of the event."""
-    ages = people.end[people.happened]
-    at_risk = np.searchsorted(np.sort(people.entry), ages) - np.searchsorted(np.sort(people.end), ages)
-    increments, _ = np.histogram(ages, bins=edges, weights=1.0 / at_risk)
-    return increments.astype(np.float64)
+def _cover(entry: FloatArray, end: FloatArray, reached: FloatArray) -> IntArray:
+    """Return the rows of few people whose follow-ups span all: always the one who goes on longest from there."""
+    rows: list[int] = []
+    row = 0  # the last one who has entered by the age that is spanned
+    while row < entry.size:
+        longest = int(np.searchsorted(reached[: row + 1], reached[row]))
+        rows.append(longest)
+        row = max(int(np.searchsorted(entry, end[longest], side="right")) - 1, row + 1)
+    return np.array(rows, dtype=np.int64)
 
 
-def _as_table(outcome: str, sex: str, bands: AgeBands) -> pl.DataFrame:
+def _count(places: IntArray, n: int) -> IntArray:
+    """Count how often each of n places is named; a place beyond them counts nowhere."""
+    return np.bincount(places, minlength=n)[:n]
+
+
+def _as_table(fitted: Sequence[tuple[str, str, AgeBands]]) -> pl.DataFrame:
+    if not fitted:
+        return pl.DataFrame(ReferenceRates.create_empty())
+    all_bands = [bands for _, _, bands in fitted]
+    row = np.repeat(np.arange(len(fitted)), [bands.from_years.size for bands in all_bands])
     return pl.DataFrame(
         {
-            ReferenceRates.outcome.name: outcome,
-            ReferenceRates.sex.name: sex,
-            ReferenceRates.age_from_years.name: bands.from_years,
-            ReferenceRates.rate_per_year.name: bands.rate_per_year,
-            ReferenceRates.death_rate_per_year.name: bands.death_rate_per_year,
+            ReferenceRates.outcome.name: pl.Series([outcome for outcome, _, _ in fitted]).gather(row),
+            ReferenceRates.sex.name: pl.Series([sex for _, sex, _ in fitted]).gather(row),
+            ReferenceRates.age_from_years.name: np.concatenate([bands.from_years for bands in all_bands]),
+            ReferenceRates.rate_per_year.name: np.concatenate([bands.rate_per_year for bands in all_bands]),
+            ReferenceRates.death_rate_per_year.name: np.concatenate([bands.death_rate_per_year for bands in all_bands]),
         }
     )
 

@@ -1,6 +1,7 @@
 """Fit the vocabulary on the training split: which codes there are, their role, how often, and how values scale."""
 
 import fnmatch
+from collections.abc import Iterator, Sequence
 
 import polars as pl
 
@@ -20,25 +21,37 @@ from data_schemas.dataset import (
 from data_schemas.errors import UsageError
 from data_schemas.results import SMALLEST_SHOWN_COUNT, FirstOccurrences
 from pipelines.central_scale import central_mean, central_std
-from pipelines.find_first_occurrences import find_first_occurrences
+from pipelines.find_first_occurrences import find_first_tokens
 from pipelines.prepare_config import PrepareConfig
 
 _SPECIAL_ROWS = ((PAD, PAD), (QUERY, QUERY), (NO_EVENT, NO_EVENT))
 _ROLE_ORDER = (DISEASE, GROUP, DEATH, COVARIATE)
-_N_EVER, _N_EVENTS, _PERSON_YEARS = "n_ever", "n_events", "person_years"  # of an outcome, on the way to its rate
+_N_VALUES = "n_values"  # of a code
+_VALUES_IN_MEMORY = 2_000_000
+_N_EVER, _N_EVENTS, _LOST_DAYS, _PERSON_YEARS = (
+    "n_ever",
+    "n_events",
+    "lost_days",
+    "person_years",
+)  # of an outcome, on the way to its rate
 
 
 def fit_vocabulary(
-    train_subjects: pl.DataFrame, train_events: pl.LazyFrame, codes: pl.DataFrame, config: PrepareConfig
+    train_subjects: pl.DataFrame,
+    train_events: pl.LazyFrame | Sequence[pl.LazyFrame],
+    codes: pl.DataFrame,
+    config: PrepareConfig,
 ) -> pl.DataFrame:
     """Return the vocabulary (`Vocabulary`), fitted on the people and events of the training split alone.
 
-    Tokens 0 to 2 are pad, query and no_event; then diseases, groups, death and covariates, each by code.
+    Events may come in parts, all rows of a person in one: they are read part by part. Tokens 0 to 2 are pad, query and
+    no_event; then diseases, groups, death and covariates, each by code.
 
     Raises:
         UsageError: a group has the name of a code, no members, or a member that no training person has.
     """
-    counts = _count_codes(train_events)
+    parts = [train_events] if isinstance(train_events, pl.LazyFrame) else train_events
+    counts = _count_codes(parts)
     kept = counts.filter((Vocabulary.n_subjects.col >= config.min_subjects) | (Events.code.col == DEATH_CODE))
     rows = _with_death(kept).join(codes, on=Codes.code.name, how="left").with_columns(_role(_input_only(kept, config)))
     _check_groups(config, counts)
@@ -56,18 +69,43 @@ def fit_vocabulary(
         .sort(order, pl.when(order < 0).then("position"), Vocabulary.code.name)
         .with_columns(
             pl.int_range(pl.len(), dtype=pl.Int64).alias(Vocabulary.token.name),
-            _recurs(_find_recurrent_codes(train_events)),
+            _recurs(_find_recurrent_codes(parts)),
         )
     )
-    return _with_rates(numbered, train_subjects, train_events)
+    return _with_rates(numbered, train_subjects, parts)
 
 
-def _count_codes(events: pl.LazyFrame) -> pl.DataFrame:
+def _count_codes(parts: Sequence[pl.LazyFrame]) -> pl.DataFrame:
     """Return one row a code: people who have it, and the trimmed mean and standard deviation of its values."""
+    counted = [
+        part.group_by(Events.code.name)
+        .agg(Events.subject_id.col.n_unique().cast(pl.Int64).alias(Vocabulary.n_subjects.name), _n_values())
+        .collect()
+        for part in parts
+    ]
+    counts = pl.concat(counted).group_by(Events.code.name).sum()
+    scales = pl.concat(_scales(parts, codes) for codes in _codes_with_values(counts))
+    return counts.drop(_N_VALUES).join(scales, on=Events.code.name, how="left")
+
+
+def _n_values() -> pl.Expr:
+    return Events.numeric_value.col.count().cast(pl.Int64).alias(_N_VALUES)
+
+
+def _codes_with_values(counts: pl.DataFrame) -> Iterator[list[str]]:
+    """Yield codes in lots whose values fit into memory together; one empty lot where there are none."""
+    measured = counts.filter(pl.col(_N_VALUES) > 0).sort(Events.code.name)
+    lots = measured.group_by(pl.col(_N_VALUES).cum_sum() // _VALUES_IN_MEMORY, maintain_order=True).agg(Events.code.col)
+    yield from lots[Events.code.name].to_list() or [[]]
+
+
+def _scales(parts: Sequence[pl.LazyFrame], codes: list[str]) -> pl.DataFrame:
+    """Return the trimmed mean and standard deviation of the values of these codes."""
     return (
-        events.group_by(Events.code.name)
+        pl.concat(parts)
+        .filter(Events.code.col.is_in(codes), Events.numeric_value.col.is_not_null())
+        .group_by(Events.code.name)
         .agg(
-            Events.subject_id.col.n_unique().cast(pl.Int64).alias(Vocabulary.n_subjects.name),
             central_mean(Events.numeric_value.col).alias(Vocabulary.mean.name),
             central_std(Events.numeric_value.col).alias(Vocabulary.std.name),
         )
@@ -75,17 +113,19 @@ def _count_codes(events: pl.LazyFrame) -> pl.DataFrame:
     )
 
 
-def _find_recurrent_codes(events: pl.LazyFrame) -> list[str]:
+def _find_recurrent_codes(parts: Sequence[pl.LazyFrame]) -> list[str]:
     """Return the codes that some person has at two different ages or more, in the full history."""
     age = round_to_age_step(Events.age_days.col)
-    return (
-        events.group_by(Events.code.name, Events.subject_id.name)
+    found = [
+        part.group_by(Events.code.name, Events.subject_id.name)
         .agg((age.min() < age.max()).alias(Vocabulary.recurs.name))
         .filter(Vocabulary.recurs.col)
         .select(Events.code.col.unique())
-        .collect()[Events.code.name]
-        .to_list()
-    )
+        .collect()
+        for part in parts
+    ]
+    codes: list[str] = pl.concat(found)[Events.code.name].unique().to_list()
+    return codes
 
 
 def _recurs(recurrent_codes: list[str]) -> pl.Expr:
@@ -159,22 +199,28 @@ def _check_groups(config: PrepareConfig, counts: pl.DataFrame) -> None:
             )
 
 
-def _with_rates(vocabulary: pl.DataFrame, subjects: pl.DataFrame, events: pl.LazyFrame) -> pl.DataFrame:
+def _with_rates(vocabulary: pl.DataFrame, subjects: pl.DataFrame, parts: Sequence[pl.LazyFrame]) -> pl.DataFrame:
     """Add the rate of each outcome under observation and the people of each group; counts under 10 are not kept."""
     entry, exit_, first = Subjects.entry_age_days.col, Subjects.exit_age_days.col, FirstOccurrences.first_age_days.col
     all_days = subjects.select((exit_ - entry).sum()).item()
     lost = pl.when(first <= entry).then(exit_ - entry).when(first < exit_).then(exit_ - first).otherwise(0.0)
     happened = (first > entry) & (first <= exit_)
-    by_outcome = (
-        find_first_occurrences(events, vocabulary)
-        .join(subjects.lazy().select(Subjects.subject_id.name, entry, exit_), on=Subjects.subject_id.name)
-        .group_by(FirstOccurrences.outcome.col.alias(Vocabulary.code.name))
+    follow_up = subjects.lazy().select(Subjects.subject_id.name, entry, exit_)
+    follow_ups = [
+        find_first_tokens(part, vocabulary)
+        .join(follow_up, on=Subjects.subject_id.name)
+        .group_by(Vocabulary.token.name)
         .agg(
             pl.len().cast(pl.Int64).alias(_N_EVER),
             happened.sum().cast(pl.Int64).alias(_N_EVENTS),
-            ((all_days - lost.sum()) / DAYS_PER_YEAR).alias(_PERSON_YEARS),
+            lost.sum().alias(_LOST_DAYS),
         )
         .collect()
+        for part in parts
+    ]
+    person_years = (all_days - pl.col(_LOST_DAYS)) / DAYS_PER_YEAR
+    by_outcome = (
+        pl.concat(follow_ups).group_by(Vocabulary.token.name).sum().with_columns(person_years.alias(_PERSON_YEARS))
     )
     is_outcome = Vocabulary.role.col.is_in(OUTCOME_ROLES)
     # A count under 10 must not be read off a rate that is passed on: it enters as 5, in everybody's years.
@@ -184,7 +230,7 @@ def _with_rates(vocabulary: pl.DataFrame, subjects: pl.DataFrame, events: pl.Laz
     n_events, person_years = pl.when(is_outcome).then(counted), pl.when(is_outcome).then(years)
     n_people = pl.when(Vocabulary.role.col == GROUP).then(pl.col(_N_EVER)).otherwise(Vocabulary.n_subjects.col)
     return (
-        vocabulary.join(by_outcome, on=Vocabulary.code.name, how="left", maintain_order="left")
+        vocabulary.join(by_outcome, on=Vocabulary.token.name, how="left", maintain_order="left")
         .with_columns(
             pl.when(n_people >= SMALLEST_SHOWN_COUNT).then(n_people).alias(Vocabulary.n_subjects.name),
             log_population_rates(n_events, person_years).alias(Vocabulary.log_rate_per_year.name),

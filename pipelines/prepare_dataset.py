@@ -1,14 +1,17 @@
 """Prepare a cohort for training: split, vocabulary, reference rates, sequences, manifest.
 
-A stage whose inputs have not changed is not run again; a dataset appears whole or not at all.
+A stage whose inputs have not changed is not run again; a dataset appears whole or not at all. Events are read file by
+file, so that memory does not grow with their number; a run that was killed goes on where it stopped.
 """
 
 import hashlib
 import json
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import polars as pl
 
@@ -16,22 +19,24 @@ from data_schemas.cohort import CODES_FILE, EVENTS_FOLDER, SPLITS, SUBJECTS_FILE
 from data_schemas.dataset import (
     MANIFEST_FILE,
     NO_EVENT,
-    OUTCOME_ROLES,
     PAD,
     QUERY,
     REFERENCE_FILE,
     SEQUENCES_FOLDER,
     VOCABULARY_FILE,
+    ReferenceRates,
+    Sequences,
     Vocabulary,
 )
 from data_schemas.errors import InputContractError, UsageError, Violation
 from pipelines.assign_splits import assign_splits, count_by_split
-from pipelines.build_sequences import build_sequences, count_unknown_codes
-from pipelines.find_first_occurrences import find_first_occurrences
-from pipelines.fit_reference_rates import fit_reference_rates
+from pipelines.build_sequences import build_sequences
+from pipelines.fit_rates_of_split import fit_rates_of_split
 from pipelines.fit_vocabulary import fit_vocabulary
+from pipelines.import_cohort.check_contract import raise_violations
 from pipelines.pair_people_with_events import pair_people_with_events
 from pipelines.prepare_config import PrepareConfig
+from pipelines.read_dataset import outcome_names, read_vocabulary
 from pipelines.sequence_files import write_sequences
 from pipelines.tables_on_disk import (
     event_files,
@@ -40,7 +45,6 @@ from pipelines.tables_on_disk import (
     read_json,
     read_subjects,
     require_file,
-    scan_events,
     write_json,
     write_parquet,
 )
@@ -51,6 +55,7 @@ DATASET_FOLDER = FolderKind(
     marks=(MANIFEST_FILE, VOCABULARY_FILE),
     contents=(MANIFEST_FILE, VOCABULARY_FILE, REFERENCE_FILE, SEQUENCES_FOLDER),
 )
+PeopleWithEvents: TypeAlias = tuple[str, pl.DataFrame, pl.LazyFrame]  # of one event file, under its name
 _RESERVED_CODES = (PAD, QUERY, NO_EVENT)  # tokens of our own stand in the vocabulary under these names
 _FORMAT = 4  # raised when the layout of a dataset changes, so that an old one is made anew
 
@@ -92,13 +97,13 @@ def prepare_dataset(cohort: Path, out: Path, config: PrepareConfig) -> PreparedD
     wanted = {"format": _FORMAT, "source": source, "settings": settings}
     if existing and all(existing.get(key) == value for key, value in wanted.items()) and _is_whole(out, existing):
         return PreparedDataset(out, fresh=False, manifest=existing)
-    _refuse_reserved_names(cohort, config)
-    with replace_folder_when_done(out, DATASET_FOLDER) as folder:
+    _refuse_reserved_groups(config)
+    with replace_folder_when_done(out, DATASET_FOLDER, inputs=json.dumps([wanted, _versions()])) as folder:
         counts = _write_tables(cohort, folder, config)
         manifest = {
             **wanted,
             "counts": counts,
-            "versions": {"deephealth": version("deephealth"), "polars": version("polars")},
+            "versions": _versions(),
             "content_sha256": _hash_folder(folder),
         }
         write_json(manifest, folder / MANIFEST_FILE)
@@ -126,63 +131,80 @@ def fingerprint_cohort(cohort: Path) -> dict[str, str]:
     return {str(path.relative_to(cohort)): hash_file(path) for path in files if path.exists()}
 
 
+def _versions() -> dict[str, str]:
+    return {package: version(package) for package in ("deephealth", "polars")}
+
+
 def _existing_manifest(out: Path) -> dict[str, Any] | None:
     path = out / MANIFEST_FILE
     manifest: dict[str, Any] | None = read_json(path) if path.exists() else None
     return manifest
 
 
-def _refuse_reserved_names(cohort: Path, config: PrepareConfig) -> None:
-    """Refuse codes and groups that are called like a token of our own."""
+def _count_codes(pairs: Sequence[PeopleWithEvents], cohort: Path) -> Counter[str]:
+    """Count the rows of each code.
+
+    Raises:
+        InputContractError: a code has a name that is ours.
+    """
+    rows_of_code: Counter[str] = Counter()
+    for _, _, events in pairs:
+        rows_of_code.update(dict(events.group_by(Events.code.name).len().collect().iter_rows()))
+    reserved = [
+        Violation(str(cohort / EVENTS_FOLDER), Events.code.name, f"the code '{code}' is reserved; rename it", rows)
+        for code, rows in sorted((code, rows_of_code[code]) for code in _RESERVED_CODES if code in rows_of_code)
+    ]
+    raise_violations(reserved)
+    return rows_of_code
+
+
+def _refuse_reserved_groups(config: PrepareConfig) -> None:
+    """Refuse groups that are called like a token of our own."""
     for group in config.groups:
         if group in _RESERVED_CODES:
             raise UsageError(f"the group '{group}' has a reserved name ({', '.join(_RESERVED_CODES)}); rename it")
-    reserved = scan_events(cohort).filter(Events.code.col.is_in(_RESERVED_CODES))
-    counts = reserved.group_by(Events.code.name).len().sort(Events.code.name).collect()
-    if counts.height:
-        raise InputContractError(
-            [
-                Violation(
-                    str(cohort / EVENTS_FOLDER), Events.code.name, f"the code '{code}' is reserved; rename it", rows
-                )
-                for code, rows in counts.iter_rows()
-            ]
-        )
 
 
 def _write_tables(cohort: Path, out: Path, config: PrepareConfig) -> dict[str, Any]:
-    """Write every table of the dataset and return the counts that the manifest keeps."""
+    """Write every table of the dataset and return the counts that the manifest keeps; what is there is whole."""
     subjects = assign_splits(read_subjects(cohort), config.split_seed, config.train_share, config.tuning_share)
     train = subjects.filter(Subjects.split.col == TRAIN)
     if train.is_empty():
         rule = "nobody falls into the training split; the cohort is too small or its `split` column names no train"
         raise InputContractError([Violation(str(cohort / SUBJECTS_FILE), Subjects.split.name, rule)])
-    events = scan_events(cohort)
-    train_events = events.join(train.lazy().select(Subjects.subject_id.name), on=Subjects.subject_id.name, how="semi")
-
-    vocabulary = fit_vocabulary(train, train_events, read_codes(cohort), config)
-    write_parquet(vocabulary, out / VOCABULARY_FILE)
-    outcomes = vocabulary.filter(Vocabulary.role.col.is_in(OUTCOME_ROLES))[Vocabulary.code.name].to_list()
-    firsts = find_first_occurrences(train_events, vocabulary).collect()
-    write_parquet(fit_reference_rates(train, firsts, outcomes), out / REFERENCE_FILE)
-    _write_splits(cohort, subjects, vocabulary, out)
-
+    pairs = list(pair_people_with_events(cohort, subjects))
+    rows_of_code = _count_codes(pairs, cohort)
+    if not (out / VOCABULARY_FILE).exists():
+        parts = [_events_of_split(people, events, TRAIN) for _, people, events in pairs]
+        write_parquet(fit_vocabulary(train, parts, read_codes(cohort), config), out / VOCABULARY_FILE)
+    vocabulary = read_vocabulary(out)
+    _write_splits(pairs, vocabulary, out)
+    if not (out / REFERENCE_FILE).exists():
+        write_parquet(ReferenceRates.validate(fit_rates_of_split(out, TRAIN, vocabulary)), out / REFERENCE_FILE)
+    known = set(vocabulary[Vocabulary.code.name])
     return {
         "people": count_by_split(subjects),
-        "events": events.select(pl.len()).collect().item(),
-        "unknown_code_events": count_unknown_codes(events, vocabulary),
+        "events": rows_of_code.total(),
+        "unknown_code_events": sum(rows for code, rows in rows_of_code.items() if code not in known),
         "tokens": vocabulary.height,
-        "outcomes": len(outcomes),
+        "outcomes": len(outcome_names(vocabulary, "all_future")),
     }
 
 
-def _write_splits(cohort: Path, subjects: pl.DataFrame, vocabulary: pl.DataFrame, out: Path) -> None:
+def _events_of_split(people: pl.DataFrame, events: pl.LazyFrame, split: str) -> pl.LazyFrame:
+    ids = people.lazy().filter(Subjects.split.col == split).select(Subjects.subject_id.name)
+    return events.join(ids, on=Subjects.subject_id.name, how="semi")
+
+
+def _write_splits(pairs: Sequence[PeopleWithEvents], vocabulary: pl.DataFrame, out: Path) -> None:
     """Write one Arrow file a split and event file."""
-    for name, people, events in pair_people_with_events(cohort, subjects):
-        for split in SPLITS:
-            members = people.filter(Subjects.split.col == split)
-            sequences = build_sequences(members, events, vocabulary)
-            write_sequences(sequences, out / SEQUENCES_FOLDER / split / f"{name}.arrow")
+    for name, people, events in pairs:
+        paths = {split: out / SEQUENCES_FOLDER / split / f"{name}.arrow" for split in SPLITS}
+        if all(path.exists() for path in paths.values()):
+            continue
+        sequences = Sequences.validate(build_sequences(people, events, vocabulary))
+        for split, path in paths.items():
+            write_sequences(sequences.filter(people[Subjects.split.name] == split), path)
 
 
 def _is_whole(dataset: Path, manifest: dict[str, Any]) -> bool:
@@ -191,7 +213,11 @@ def _is_whole(dataset: Path, manifest: dict[str, Any]) -> bool:
 
 
 def _hash_folder(folder: Path) -> str:
-    """Hash names and contents of all files but the manifest, in name order."""
-    paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != MANIFEST_FILE]
-    files = {str(path.relative_to(folder)): hash_file(path) for path in paths}
+    """Hash names and contents of all files but the manifest and what only the work needed, in name order."""
+    paths = {path.relative_to(folder): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    files = {
+        str(name): hash_file(path)
+        for name, path in paths.items()
+        if path.name != MANIFEST_FILE and not name.parts[0].startswith(".")
+    }
     return hashlib.sha256(json.dumps(files).encode()).hexdigest()

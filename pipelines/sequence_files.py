@@ -1,5 +1,6 @@
 """Sequences on disk and in memory: Arrow files, memory-mapped, read as flat arrays without copying."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,8 +87,13 @@ def shard_of(sequences: pl.DataFrame) -> SequenceShard:
 
 def read_split(dataset: Path, split: str) -> list[SequenceShard]:
     """Memory-map all files of a split, in name order."""
+    return list(scan_split(dataset, split))
+
+
+def scan_split(dataset: Path, split: str) -> Iterator[SequenceShard]:
+    """Memory-map the files of a split one after another, in name order: memory is given back between them."""
     folder = require_file(dataset / SEQUENCES_FOLDER / split, "not found; make a dataset with `deephealth prepare`")
-    return [read_shard(path) for path in sorted(folder.glob("*.arrow"))]
+    return (read_shard(path) for path in sorted(folder.glob("*.arrow")))
 
 
 def shard_of_table(table: pa.Table) -> SequenceShard:

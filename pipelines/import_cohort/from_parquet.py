@@ -12,10 +12,10 @@ one, with the columns of `data_schemas.cohort`. Conventions:
 - Ages are days since birth, rounded to 1/256 day.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import polars as pl
+from pydantic import BaseModel, ConfigDict
 
 from data_schemas.cohort import (
     CODES_FILE,
@@ -36,7 +36,6 @@ from pipelines.import_cohort.check_contract import (
     CheckedTable,
     check_file,
     key_type_faults,
-    raise_violations,
 )
 from pipelines.import_cohort.finish_import import DeliveredCohort, finish_import
 from pipelines.import_cohort.row_rules import RowRule
@@ -53,24 +52,34 @@ _DEATH_KIND_RULE = RowRule(
     f"kind '{DEATH}' belongs to the code {DEATH_CODE} and to no other",
     (Codes.code.col == DEATH_CODE) != (Codes.kind.col == DEATH),
     Codes.kind.name,
+    fixed=True,
 )
 
 
-def import_parquet(
-    source: Path, out: Path, *, strict: bool = True, switches: Mapping[str, bool] | None = None
-) -> ImportReport:
-    """Import tables in our own layout from the folder `source` into the cohort `out`.
+class ParquetOptions(BaseModel):
+    """The importer `parquet` has no settings; unknown keys are refused."""
 
-    Args:
-        source: folder with the tables.
-        out: folder of the cohort; an earlier cohort there is replaced.
-        strict: stop at rows that break the contract; if not, they are dropped and counted rule by rule.
-        switches: cleaning rules (`EVENT_RULES`) to turn on or off, by name.
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def import_parquet(source: Path, out: Path, *, strict: bool = True) -> ImportReport:
+    """Import tables in our own layout from the folder `source` into the cohort `out`, by the default rules.
 
     Raises:
         InputContractError: the tables break their contract; all faults of all files are listed.
         UsageError: `out` holds something else or cannot be written.
     """
+    return finish_import(deliver_parquet(source, ParquetOptions()), out, strict=strict)
+
+
+def deliver_parquet(source: Path, options: ParquetOptions) -> DeliveredCohort:
+    """Check the tables of a folder and hand them on as they are.
+
+    Raises:
+        InputContractError: a table cannot be used as a whole; rows that break their contract are handed on as
+            `row_faults`.
+    """
+    del options  # there are none
     if not source.is_dir():
         raise InputContractError([Violation(str(source), "", "no such folder")])
     subjects = check_file(source / SUBJECTS_FILE, Subjects, prepare=_unify_spellings)
@@ -78,16 +87,16 @@ def import_parquet(
     events = [check_file(path, DeliveredEvents, may_be_empty=len(paths) > 1) for path in paths]
     codes = _check_codes(source / CODES_FILE)
     tables = [subjects, *events, *([codes] if codes else [])]
-    raise_violations(
-        [
-            *place_faults,
-            *(fault for table in tables for fault in table.structure_faults),
-            *key_type_faults([subjects, *events]),
-            *_all_empty(source / EVENTS_FOLDER, events),
-            *(fault for table in tables if strict for fault in table.row_faults),
-        ]
-    )
-    delivered = DeliveredCohort(
+    row_faults = [fault for table in tables for fault in table.row_faults]
+    structure_faults = [
+        *place_faults,
+        *(fault for table in tables for fault in table.structure_faults),
+        *key_type_faults([subjects, *events]),
+        *_all_empty(source / EVENTS_FOLDER, events),
+    ]
+    if structure_faults:
+        raise InputContractError([*structure_faults, *row_faults])
+    return DeliveredCohort(
         kind=KIND,
         subjects_table=_name(subjects, source),
         subjects=subjects.frame,
@@ -98,8 +107,8 @@ def import_parquet(
         event_rules=events[0].rules,
         code_rules=codes.rules if codes else (),
         notes=[*_spelling_notes(source / SUBJECTS_FILE), *_extra_column_notes(tables, source)],
+        row_faults=row_faults,
     )
-    return finish_import(delivered, out, switches=switches)
 
 
 def _find_events(source: Path) -> tuple[list[Path], list[Violation]]:

@@ -57,17 +57,23 @@ def mark_rows(frame: pl.LazyFrame, rules: Sequence[RowRule]) -> pl.LazyFrame:
 
 
 def find_violations(frame: pl.LazyFrame, rules: Sequence[RowRule], file: str) -> list[Violation]:
-    """Return one violation for each rule that some row breaks: how many rows, and the first few row numbers."""
+    """Return one violation for each rule that some row breaks: how many rows, and the first few row numbers.
+
+    A large table is read in a stream; a second time only if there is something to report.
+    """
     if not rules:
         return []
-    counts = [rule.breaks.fill_null(False).sum().alias(f"count {i}") for i, rule in enumerate(rules)]
+    counts = [rule.breaks.fill_null(False).sum().alias(str(i)) for i, rule in enumerate(rules)]
+    n_broken = frame.select(counts).collect(engine="streaming").row(0)
+    broken = [(rule, n) for rule, n in zip(rules, n_broken, strict=True) if n]
+    if not broken:
+        return []
     places = [
-        rule.breaks.fill_null(False).arg_true().head(FIRST_ROWS_SHOWN).implode().alias(f"rows {i}")
-        for i, rule in enumerate(rules)
+        rule.breaks.fill_null(False).arg_true().head(FIRST_ROWS_SHOWN).implode().alias(str(i))
+        for i, (rule, _) in enumerate(broken)
     ]
-    found = frame.select(*counts, *places).collect().row(0, named=True)
+    first_rows = frame.select(places).collect(engine="streaming").row(0)
     return [
-        Violation(file, rule.column, rule.sentence, found[f"count {i}"], tuple(found[f"rows {i}"]))
-        for i, rule in enumerate(rules)
-        if found[f"count {i}"]
+        Violation(file, rule.column, rule.sentence, n, tuple(rows))
+        for (rule, n), rows in zip(broken, first_rows, strict=True)
     ]

@@ -10,10 +10,12 @@ from small_cohort import RARE_DISEASE, write_small_cohort
 from data_schemas.cohort import COVARIATE, SPLITS, TRAIN, Events, Subjects
 from data_schemas.dataset import Sequences, Vocabulary
 from data_schemas.errors import InputContractError, UsageError
+from pipelines import prepare_dataset as module
 from pipelines.assign_splits import assign_splits
 from pipelines.prepare_config import PrepareConfig
 from pipelines.prepare_dataset import prepare_dataset, read_manifest
 from pipelines.read_dataset import read_reference_rates, read_vocabulary
+from pipelines.sequence_files import write_sequences
 from pipelines.tables_on_disk import hash_file, read_subjects
 
 CONFIG = PrepareConfig()
@@ -200,6 +202,45 @@ def test_a_person_in_two_event_files_is_refused_without_a_name(cohort, tmp_path)
     with pytest.raises(InputContractError, match="1 people have events in more than one file") as caught:
         prepare_dataset(cohort, tmp_path / "out", CONFIG)
     assert str(moved["subject_id"].item()) not in str(caught.value).replace(str(tmp_path), "")
+
+
+def test_an_interrupted_run_goes_on_where_it_stopped(cohort, tmp_path, monkeypatch):
+    prepare_dataset(cohort, tmp_path / "untouched", CONFIG)
+    out, written = tmp_path / "out", []
+
+    def write_until(stop_at):
+        def write(sequences, path):
+            if len(written) == stop_at:
+                raise KeyboardInterrupt
+            written.append(path.name)
+            write_sequences(sequences, path)
+
+        monkeypatch.setattr(module, "write_sequences", write)
+
+    write_until(3)  # the three splits of the first file
+    with pytest.raises(KeyboardInterrupt):
+        prepare_dataset(cohort, out, CONFIG)
+    assert not out.exists()
+    monkeypatch.setattr(module, "fit_vocabulary", None)  # what is done is not done again
+    write_until(100)
+    prepare_dataset(cohort, out, CONFIG)
+    assert written == ["0000.arrow"] * 3 + ["0001.arrow"] * 3
+    assert bytes_of(out) == bytes_of(tmp_path / "untouched")
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_what_was_left_of_other_settings_is_not_gone_on_with(cohort, tmp_path, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "write_sequences", stop)
+        with pytest.raises(KeyboardInterrupt):
+            prepare_dataset(cohort, tmp_path / "out", CONFIG)
+    other = CONFIG.model_copy(update={"min_subjects": 40})
+    prepare_dataset(cohort, tmp_path / "out", other)
+    prepare_dataset(cohort, tmp_path / "fresh", other)
+    assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "fresh")
 
 
 @pytest.mark.parametrize(

@@ -59,8 +59,8 @@ def test_help_imports_nothing_heavy_and_answers_soon():
     loaded, seconds = done.stderr.rsplit(" ", 1)
     assert loaded == "[]"
     assert float(seconds) < 2.0  # 0.2 s on an idle machine; the machine may be busy
-    for *_, name in COMMANDS:
-        assert name in done.stdout or name == "import"
+    for first, *_ in COMMANDS:
+        assert first in done.stdout
 
 
 @pytest.mark.parametrize(("path", "entry"), COMMANDS.items(), ids=" ".join)
@@ -98,7 +98,7 @@ def test_a_section_without_its_command_shows_help_and_is_wrong_usage(capsys):
         (["prepare"], "COHORT requires an argument"),
         (["prepare", "cohort", "--uot", "x"], "--out"),
         (["promote", "--name", "nafld", "--version", "two"], 'unable to convert "two" into int'),
-        (["cohort", "import", "fhir", "x", "--out", "y"], 'Choose from: "parquet", "nafld"'),
+        (["cohort", "import", "fhir", "x", "--out", "y"], 'Choose from: "parquet", "meds", "omop", "ukb", '),
         (["cohort", "import", "parquet", "--out", "y"], "needs a PATH"),
         (["cohort", "import", "nafld", "x", "--out", "y"], "takes no PATH"),
     ],

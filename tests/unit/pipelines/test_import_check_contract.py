@@ -93,7 +93,7 @@ def test_report_is_readable_as_json_and_as_lines() -> None:
         notes=(Note("a", "left out"), Note("b", "missing", 7)),
     )
     content = report_to_json(report)
-    assert list(content) == ["kind", "cohort", "tables", "derived", "rules", "notes"]
+    assert list(content) == ["kind", "cohort", "tables", "derived", "rules", "cleaning", "settings", "notes"]
     assert content["tables"] == [
         {
             "table": "events.parquet",

