@@ -52,6 +52,10 @@ COMMANDS: dict[tuple[str, ...], tuple[str, str]] = {
         "app.commands.describe:describe",
         "Show people, ages, follow-up, codes and what the import left out.",
     ),
+    ("cohort", "export"): (
+        "app.commands.export:export_cohort",
+        "Write a cohort as a MEDS 0.4 dataset.",
+    ),
     ("prepare",): (
         "app.commands.prepare:prepare",
         "Turn a cohort into a dataset: splits, vocabulary and sequences.",
@@ -80,14 +84,19 @@ COMMANDS: dict[tuple[str, ...], tuple[str, str]] = {
         "app.commands.score:score",
         "Write the risks of everyone in a cohort.",
     ),
+    ("risks", "export"): (
+        "app.commands.export:export_risks",
+        "Write risks as MEDS prediction files, one an outcome and horizon.",
+    ),
     ("demo",): (
         "app.commands.demo:demo",
         "Walk the whole path on a real cohort of 17,549 people.",
     ),
 }
 _SECTIONS = {
-    "cohort": "Import, make up or describe a cohort.",
+    "cohort": "Import, make up, describe or export a cohort.",
     "dataset": "Check what was prepared.",
+    "risks": "Hand on what was scored.",
 }
 
 
