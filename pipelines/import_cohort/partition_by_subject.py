@@ -45,12 +45,14 @@ def partition_table(frame: pl.LazyFrame, folder: Path, table: str) -> int:
 
 def read_shard(folder: Path, shard: int, n_shards: int) -> pl.DataFrame:
     """Read the rows of the people of one shard of a table that `partition_table` has written."""
-    buckets = [_N_BUCKETS * number // n_shards for number in (shard, shard + 1)]
+    first, last = np.uint16(_N_BUCKETS * shard // n_shards), np.uint16(_N_BUCKETS * (shard + 1) // n_shards - 1)
     parts = []
     for path in _batch_files(folder):
-        batch = pl.DataFrame(pl.from_arrow(pa.ipc.open_file(pa.memory_map(str(path))).read_all()))
-        start, stop = np.searchsorted(batch[_BUCKET].to_numpy(), buckets)
-        parts.append(batch.drop(_BUCKET).slice(start, stop - start))
+        batch = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+        buckets = batch[_BUCKET].to_numpy()
+        start, stop = np.searchsorted(buckets, first, "left"), np.searchsorted(buckets, last, "right")
+        rows = batch.drop_columns(_BUCKET).slice(start, stop - start)  # polars would copy what is not cut off before
+        parts.append(pl.DataFrame(pl.from_arrow(rows)))
     return pl.concat(parts, rechunk=True)
 
 
