@@ -17,7 +17,7 @@ from data_schemas.errors import InputContractError, Violation
 from pipelines.import_cohort.clean_events import SOURCE_ROW
 from pipelines.tables_on_disk import read_ipc, read_json, write_ipc, write_json
 
-BATCH_ROWS = 500_000  # rows in memory at a time while a table is shared out
+BATCH_ROWS = 2_000_000  # rows in memory at a time while a table is shared out
 _BUCKET = "bucket"
 _N_BUCKETS = 2**16
 _DONE_FILE = "done.json"
