@@ -32,7 +32,7 @@ def finished(delivered: DeliveredCohort, out: Path) -> ImportReport:
     report = finish_import(delivered, out)
     subjects, events = read_subjects(out), scan_events(out).collect()
     assert (subjects.height, events.height) == (report.subjects, report.events)
-    joined = events.join(subjects, on=Subjects.subject_id.name, how="left")
+    joined = events.join(subjects, on=Subjects.subject_id.name, how="left", maintain_order="left")
     assert joined.filter(Events.age_days.col > Subjects.exit_age_days.col).is_empty()
     assert joined[Subjects.exit_age_days.name].null_count() == 0
     deaths = joined.filter(Events.code.col == DEATH_CODE)

@@ -58,7 +58,9 @@ def imported(tmp_path: Path, source: Path, **settings: Any) -> tuple[Path, Impor
 def days(cohort: Path) -> list[tuple[Any, ...]]:
     """Return person, calendar day and code of all events."""
     day = Subjects.birth_date.col + pl.duration(days=Events.age_days.col)
-    dated = scan_events(cohort).join(read_subjects(cohort).lazy(), on=Subjects.subject_id.name, how="left")
+    dated = scan_events(cohort).join(
+        read_subjects(cohort).lazy(), on=Subjects.subject_id.name, how="left", maintain_order="left"
+    )
     return dated.select(Events.subject_id.name, day.alias("day"), Events.code.name).collect().rows()
 
 

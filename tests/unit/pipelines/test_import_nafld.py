@@ -67,7 +67,7 @@ def test_events_are_sorted_and_within_follow_up(imported: tuple[Path, ImportRepo
     assert events.height == report.events == 269_275
     in_order = events.select(pl.struct(Events.subject_id.name, Events.age_days.name).is_sorted()).item()
     assert in_order
-    joined = events.join(read_subjects(cohort), on=Subjects.subject_id.name, how="left")
+    joined = events.join(read_subjects(cohort), on=Subjects.subject_id.name, how="left", maintain_order="left")
     assert joined.filter(Events.age_days.col > Subjects.exit_age_days.col).is_empty()
     deaths = joined.filter(Events.code.col == "DEATH")
     assert deaths[Events.age_days.name].equals(deaths[Subjects.exit_age_days.name], check_names=False)
