@@ -4,10 +4,10 @@ import json
 
 import polars as pl
 from polars.testing import assert_frame_equal
+from small_cohort import write_small_cohort
 
 from app.main import main
 from pipelines.tables_on_disk import scan_events
-from tests.small_cohort import write_small_cohort
 
 
 def run(capsys, *args):
