@@ -72,6 +72,10 @@ COMMANDS: dict[tuple[str, ...], tuple[str, str]] = {
         "app.commands.evaluate:evaluate",
         "Judge a model on the held-out people, beside two references.",
     ),
+    ("report",): (
+        "app.commands.report:report",
+        "Write the evaluation of a run as one page, with a model card.",
+    ),
     ("register",): (
         "app.commands.register:register",
         "Make a version of a named model from a finished run.",

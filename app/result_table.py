@@ -5,7 +5,7 @@ from typing import Any
 
 import polars as pl
 
-from data_schemas.age_units import years_to_days
+from data_schemas.age_units import DAYS_PER_YEAR, years_to_days
 from data_schemas.results import (
     AGE_SEX,
     CONCORDANCE,
@@ -14,6 +14,7 @@ from data_schemas.results import (
     MACRO_MEAN,
     MODEL,
     OBSERVED_EXPECTED,
+    OVERALL,
     POOLED,
     Metrics,
 )
@@ -21,22 +22,39 @@ from pipelines.evaluation.evaluate_risks import MIN_CASES
 
 HEADLINE_LANDMARK = "entry"
 HEADLINE_HORIZON_YEARS = 5.0
-_OVERALL = (MACRO_MEAN, POOLED)
+_SUMMED_UP = (MACRO_MEAN, POOLED)
 _REFERENCES = {COX: "Cox", AGE_SEX: "age and sex"}
 
 
+def headline_landmark(landmarks: Sequence[str]) -> str:
+    """Return the landmark that headlines are about: entry, else the first."""
+    return HEADLINE_LANDMARK if HEADLINE_LANDMARK in landmarks or not landmarks else landmarks[0]
+
+
+def headline_horizon_years(horizons_years: Sequence[float]) -> float:
+    """Return the horizon that headlines are about: the one nearest to 5 years, the shorter of two as near."""
+    return min(sorted(horizons_years), key=lambda years: abs(years - HEADLINE_HORIZON_YEARS), default=0.0)
+
+
 def headline_rows(metrics: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows at entry, 5 years ahead, that have an estimate."""
+    """Return the rows over all people at the headline landmark and horizon that have an estimate."""
+    landmark = headline_landmark(metrics[Metrics.landmark.name].unique(maintain_order=True).to_list())
     return metrics.filter(
-        Metrics.landmark.col == HEADLINE_LANDMARK,
-        Metrics.horizon_days.col == years_to_days(HEADLINE_HORIZON_YEARS),
+        Metrics.landmark.col == landmark,
+        Metrics.horizon_days.col == years_to_days(_headline_years(metrics)),
+        Metrics.subgroup.col == OVERALL,
         Metrics.estimate.col.is_not_null(),
     )
 
 
+def _headline_years(metrics: pl.DataFrame) -> float:
+    days = metrics[Metrics.horizon_days.name].unique().to_list()
+    return headline_horizon_years([horizon / DAYS_PER_YEAR for horizon in days])
+
+
 def result_table(metrics: pl.DataFrame) -> pl.DataFrame:
     """Return one row an outcome: cases, concordance of model, Cox and age–sex, observed/expected with its interval."""
-    rows = headline_rows(metrics).filter(~Metrics.outcome.col.is_in(_OVERALL))
+    rows = headline_rows(metrics).filter(~Metrics.outcome.col.is_in(_SUMMED_UP))
     table = _pick(rows, CONCORDANCE, MODEL).select(
         Metrics.outcome.col, Metrics.n_events.col.alias("n_cases"), Metrics.estimate.col.alias("c_index_model")
     )
@@ -48,9 +66,9 @@ def result_table(metrics: pl.DataFrame) -> pl.DataFrame:
     ]
     ratio = _pick(rows, OBSERVED_EXPECTED, MODEL).select(
         Metrics.outcome.col,
-        Metrics.estimate.col.alias("observed_expected_5y"),
-        Metrics.lower.col.alias("observed_expected_5y_lower"),
-        Metrics.upper.col.alias("observed_expected_5y_upper"),
+        Metrics.estimate.col.alias("observed_expected"),
+        Metrics.lower.col.alias("observed_expected_lower"),
+        Metrics.upper.col.alias("observed_expected_upper"),
     )
     for part in (*columns, ratio):
         table = table.join(part, on=Metrics.outcome.name, how="left", maintain_order="left")
@@ -66,7 +84,7 @@ def overall_results(metrics: pl.DataFrame) -> dict[str, float | None]:
     for reference in _REFERENCES:
         pair = (CONCORDANCE + DIFFERENCE_SUFFIX, MACRO_MEAN, f"{MODEL}-{reference}")
         figures |= _with_interval(rows, f"difference_to_{reference}", *pair)
-    figures |= _with_interval(rows, "observed_expected_5y", OBSERVED_EXPECTED, POOLED, MODEL)
+    figures |= _with_interval(rows, "observed_expected", OBSERVED_EXPECTED, POOLED, MODEL)
     return figures
 
 
@@ -89,7 +107,7 @@ def format_results(metrics: pl.DataFrame) -> list[str]:
     ]
     means = [_as_text(overall[f"c_index_{predictor}"]) for predictor in (MODEL, COX, AGE_SEX)]
     rows.append(["mean; O/E pooled", "", *means, _ratio_text(overall)])
-    headings = ["outcome", "cases", "C model", "C Cox", "C age-sex", "O/E 5y (95 %)"]
+    headings = ["outcome", "cases", "C model", "C Cox", "C age-sex", f"O/E {_headline_years(metrics):g}y (95 %)"]
     differences = [
         f"C of the model - C of {words}: {_interval_text(overall, f'difference_to_{reference}', '+.3f')}"
         for reference, words in _REFERENCES.items()
@@ -122,7 +140,7 @@ def _align(lines: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _ratio_text(figures: dict[str, Any]) -> str:
-    return _interval_text(figures, "observed_expected_5y", ".2f")
+    return _interval_text(figures, "observed_expected", ".2f")
 
 
 def _interval_text(figures: dict[str, Any], name: str, form: str) -> str:

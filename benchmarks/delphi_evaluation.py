@@ -12,10 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.delphi_auc import N_BANDS, LandmarkScores, Lives, RowScores, age_band, delphi_auc, landmark_auc
+from benchmarks.delphi_auc import LandmarkScores, landmark_auc
 from data_schemas.age_units import DAYS_PER_YEAR, years_to_days
 from data_schemas.sequence_batch import NextTargets, SequenceBatch
 from pipelines.evaluation.array_types import FloatArray, IntArray
+from pipelines.evaluation.delphi_protocol import N_BANDS, Lives, RowScores, age_band, delphi_auc
 from pipelines.sequence_files import SequenceShard
 
 

@@ -54,7 +54,7 @@ def run_split(cohort: Path, folder: Path, split_seed: int, overrides: list[str],
     return {
         "split_seed": split_seed,
         **overall_results(found.metrics),
-        **{f"observed_expected_5y_{reference}": ratio for reference, ratio in sorted(of_references.items())},
+        **{f"observed_expected_{reference}": ratio for reference, ratio in sorted(of_references.items())},
         "training_seconds": round(trained_after, 1),
         "seconds": round(time.perf_counter() - started, 1),
     }

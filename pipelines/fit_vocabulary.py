@@ -1,7 +1,7 @@
 """Fit the vocabulary on the training split: which codes there are, their role, how often, and how values scale."""
 
 import fnmatch
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import polars as pl
 
@@ -22,6 +22,7 @@ from data_schemas.errors import UsageError
 from data_schemas.results import SMALLEST_SHOWN_COUNT, FirstOccurrences
 from pipelines.central_scale import central_mean, central_std
 from pipelines.find_first_occurrences import find_first_tokens
+from pipelines.outcome_groups import expand_outcome_groups
 from pipelines.prepare_config import PrepareConfig
 
 _SPECIAL_ROWS = ((PAD, PAD), (QUERY, QUERY), (NO_EVENT, NO_EVENT))
@@ -48,14 +49,15 @@ def fit_vocabulary(
     no_event; then diseases, groups, death and covariates, each by code.
 
     Raises:
-        UsageError: a group has the name of a code, no members, or a member that no training person has.
+        UsageError: a group has the name of a code, no members, or a member that no training person has; a documented
+            group is not known.
     """
     parts = [train_events] if isinstance(train_events, pl.LazyFrame) else train_events
     counts = _count_codes(parts)
     kept = counts.filter((Vocabulary.n_subjects.col >= config.min_subjects) | (Events.code.col == DEATH_CODE))
     rows = _with_death(kept).join(codes, on=Codes.code.name, how="left").with_columns(_role(_input_only(kept, config)))
-    _check_groups(config, counts)
-    listed = pl.concat([_special_rows(), rows, _group_rows(config)], how="diagonal").select(
+    groups = _groups(config, counts)
+    listed = pl.concat([_special_rows(), rows, _group_rows(groups)], how="diagonal").select(
         pl.lit(None, dtype=pl.Int64).alias(Vocabulary.token.name),
         *(
             pl.col(name)
@@ -171,12 +173,12 @@ def _special_rows() -> pl.DataFrame:
     )
 
 
-def _group_rows(config: PrepareConfig) -> pl.DataFrame:
+def _group_rows(groups: Mapping[str, Sequence[str]]) -> pl.DataFrame:
     return pl.DataFrame(
         {
-            Vocabulary.code.name: list(config.groups),
-            Vocabulary.role.name: [GROUP] * len(config.groups),
-            Vocabulary.members.name: [list(members) for members in config.groups.values()],
+            Vocabulary.code.name: list(groups),
+            Vocabulary.role.name: [GROUP] * len(groups),
+            Vocabulary.members.name: [list(members) for members in groups.values()],
         },
         schema_overrides={
             Vocabulary.code.name: pl.String,
@@ -186,10 +188,13 @@ def _group_rows(config: PrepareConfig) -> pl.DataFrame:
     )
 
 
-def _check_groups(config: PrepareConfig, counts: pl.DataFrame) -> None:
+def _groups(config: PrepareConfig, counts: pl.DataFrame) -> dict[str, tuple[str, ...]]:
+    """Return the members of each group: documented groups as far as this cohort has their codes, and those given."""
+    documented = expand_outcome_groups(counts[Events.code.name], config.outcome_groups).groups
+    groups = {**documented, **config.groups}
     seen = set(counts[Events.code.name])
     taken = seen | {code for code, _ in _SPECIAL_ROWS} | {DEATH_CODE}
-    for name, members in config.groups.items():
+    for name, members in groups.items():
         if name in taken:
             raise UsageError(f"groups: '{name}' is also the name of a code; give the group another name")
         missing = sorted(set(members) - seen)
@@ -197,6 +202,7 @@ def _check_groups(config: PrepareConfig, counts: pl.DataFrame) -> None:
             raise UsageError(
                 f"groups: '{name}' names codes that no training person has: {', '.join(missing) or 'none'}"
             )
+    return groups
 
 
 def _with_rates(vocabulary: pl.DataFrame, subjects: pl.DataFrame, parts: Sequence[pl.LazyFrame]) -> pl.DataFrame:

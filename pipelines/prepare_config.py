@@ -22,6 +22,11 @@ class PrepareConfig(BaseModel):
     groups: dict[str, tuple[str, ...]] = Field(
         default_factory=dict, description="named outcomes of several codes: the first of any member"
     )
+    outcome_groups: tuple[str, ...] = Field(
+        (),
+        description="documented groups by name (pipelines/outcome_groups.yaml), or all of them: all; "
+        "one that matches no code is left out",
+    )
 
     @model_validator(mode="after")
     def _some_are_held_out(self) -> "PrepareConfig":

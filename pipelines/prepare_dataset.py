@@ -17,6 +17,7 @@ import polars as pl
 
 from data_schemas.cohort import CODES_FILE, EVENTS_FOLDER, SPLITS, SUBJECTS_FILE, TRAIN, Events, Subjects
 from data_schemas.dataset import (
+    GROUP,
     MANIFEST_FILE,
     NO_EVENT,
     PAD,
@@ -34,6 +35,7 @@ from pipelines.build_sequences import build_sequences
 from pipelines.fit_rates_of_split import fit_rates_of_split
 from pipelines.fit_vocabulary import fit_vocabulary
 from pipelines.import_cohort.check_contract import raise_violations
+from pipelines.outcome_groups import expand_outcome_groups
 from pipelines.pair_people_with_events import pair_people_with_events
 from pipelines.prepare_config import PrepareConfig
 from pipelines.read_dataset import outcome_names, read_vocabulary
@@ -79,6 +81,10 @@ class PreparedDataset:
             f"people: {people}",
             f"vocabulary: {counts['tokens']:,} tokens, {counts['outcomes']:,} outcomes",
             f"events: {counts['events']:,}, {counts['unknown_code_events']:,} with a code outside the vocabulary",
+            *(
+                f"group {name}: {n_codes:,} codes" if n_codes else f"group {name}: none of its codes is here; left out"
+                for name, n_codes in counts["codes_of_group"].items()
+            ),
         ]
 
 
@@ -188,7 +194,16 @@ def _write_tables(cohort: Path, out: Path, config: PrepareConfig) -> dict[str, A
         "unknown_code_events": sum(rows for code, rows in rows_of_code.items() if code not in known),
         "tokens": vocabulary.height,
         "outcomes": len(outcome_names(vocabulary, "all_future")),
+        "codes_of_group": _codes_of_group(vocabulary, config),
     }
+
+
+def _codes_of_group(vocabulary: pl.DataFrame, config: PrepareConfig) -> dict[str, int]:
+    """Return how many codes each group has; 0 for a documented one that matches no code of a training person."""
+    documented = expand_outcome_groups(vocabulary[Vocabulary.code.name], config.outcome_groups).n_codes
+    groups = vocabulary.filter(Vocabulary.role.col == GROUP)
+    n_members = groups.select(Vocabulary.code.name, Vocabulary.members.col.list.len())
+    return {**dict.fromkeys(documented, 0), **dict(n_members.iter_rows())}
 
 
 def _events_of_split(people: pl.DataFrame, events: pl.LazyFrame, split: str) -> pl.LazyFrame:

@@ -32,3 +32,8 @@ def divide_or_nan(numerator: npt.ArrayLike, denominator: npt.ArrayLike) -> Float
     top, bottom = np.broadcast_arrays(np.asarray(numerator, np.float64), np.asarray(denominator, np.float64))
     ratio: FloatArray = np.divide(top, bottom, out=np.full(top.shape, np.nan), where=bottom > 0)
     return ratio
+
+
+def sum_by_label(label: IntArray, values: FloatArray, n_labels: int) -> FloatArray:
+    """Sum values [n] over people of one label [n], counted from 0: [n_labels]."""
+    return np.asarray(np.bincount(label, weights=values, minlength=n_labels), dtype=np.float64)

@@ -4,42 +4,33 @@ K outcomes, P predictors, H horizons, n people of one outcome, R replicates.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 
 from data_schemas.errors import InputContractError, Violation
-from data_schemas.results import (
-    CENSORED,
-    OVERALL,
-    SMALLEST_SHOWN_COUNT,
-    CalibrationGroups,
-    EvaluatedOutcomes,
-    Outcomes,
-    Risks,
+from data_schemas.evaluation_tables import Subgroups
+from data_schemas.results import CENSORED, Outcomes, Risks
+from pipelines.evaluation.array_types import BoolArray, FloatArray, IntArray
+from pipelines.evaluation.evaluate_outcomes import (
+    BOOTSTRAP_SEED,
+    MIN_CASES,
+    EvaluationPlan,
+    EvaluationResult,
+    InMemory,
+    evaluate_outcomes,
 )
-from pipelines.evaluation.array_types import FloatArray
-from pipelines.evaluation.bootstrap import draw_person_weights
-from pipelines.evaluation.censoring_weights import CensoringCurve, fit_censoring_curve
-from pipelines.evaluation.estimate_metrics import METRICS, OutcomeSample, calibration_groups, estimate_metrics
-from pipelines.evaluation.metrics_table import MetricsTable, suppress_small
+from pipelines.evaluation.outcome_sample import LandmarkPeople, OutcomeSample
 
-MIN_CASES = 20
+__all__ = ["MIN_CASES", "N_BOOTSTRAP", "EvaluationResult", "evaluate_risks"]
+
 N_BOOTSTRAP = 200
-BOOTSTRAP_SEED = 20240229
+N_HEADLINE_OUTCOMES = 20
 
-_KEYS = (Outcomes.subject_id.name, Outcomes.landmark_age_days.name, Outcomes.outcome.name)
-_PERSON = "person"  # column of the weight matrix that belongs to the subject
-
-
-@dataclass(frozen=True)
-class EvaluationResult:
-    """What came out: `metrics` (`Metrics`), `calibration` (`CalibrationGroups`), `outcomes` (`EvaluatedOutcomes`)."""
-
-    metrics: pl.DataFrame
-    calibration: pl.DataFrame
-    outcomes: pl.DataFrame
+_LANDMARK_KEYS = (Outcomes.subject_id.name, Outcomes.landmark_age_days.name)
+_KEYS = (*_LANDMARK_KEYS, Outcomes.outcome.name)
+_ROW = "row"  # position among the rows of the landmark
+_STRATUM = "stratum"  # a number for each stratum of censoring
 
 
 def evaluate_risks(
@@ -50,60 +41,95 @@ def evaluate_risks(
     *,
     macro_outcomes: Sequence[str] | None = None,
     min_cases: int = MIN_CASES,
-    n_bootstrap: int = N_BOOTSTRAP,
+    subgroups: pl.DataFrame | None = None,
+    censoring_strata: pl.DataFrame | None = None,
+    n_bootstrap: int = 0,
+    bootstrap_outcomes: Sequence[str] | None = None,
     seed: int = BOOTSTRAP_SEED,
+    n_workers: int = 1,
 ) -> EvaluationResult:
     """Judge every predictor on exactly the same people, at one landmark and several horizons.
 
     `outcomes` (schema `Outcomes`) are the people at risk, `risks_by_predictor` (schema `Risks`) what each predictor
-    said; people without a risk from any predictor that knows the outcome are left out of it and counted. Outcomes with
-    fewer than `min_cases` cases up to the largest horizon are left out and listed; where one has fewer than 10 cases
-    up to a smaller horizon its estimates there are null. Concordance is lifelines' number with the risk at the
-    horizon as score. Intervals are 95 % percentiles over people, one weight matrix for everything, so that
-    differences (`model-cox`, `model-age_sex`) and means over outcomes are paired. The macro mean is over
-    `macro_outcomes` (default: all that are judged) that have an estimate at the horizon, and so is the pooled
-    observed/expected ratio Σ_k n_k AJ_k(h) / Σ_k Σ_i risk_ki(h).
+    said; people without a risk from any predictor that knows the outcome are left out of it and counted. A person may
+    have several landmarks: their rows count as one cluster. Outcomes with fewer than `min_cases` cases up to the
+    largest horizon are left out and listed; where one has fewer than 10 cases up to a smaller horizon its estimates
+    there are null.
+
+    Intervals are from influence functions, for differences (`model-cox`, `model-age_sex`, …) and means over outcomes
+    as well: what is compared is on the same people. With `n_bootstrap` replicates they are percentiles over resampled
+    people for `bootstrap_outcomes` (default: the 20 judged outcomes with most cases), one weight matrix for all, and
+    for macro means if all their outcomes are among these. The macro mean is over `macro_outcomes` (default: all that
+    are judged) that have an estimate at the horizon, and so is the pooled observed/expected ratio.
+
+    `subgroups` (schema `Subgroups`) names parts of the people, a person can be in several; each gets rows of its own,
+    and rows `…_versus_rest`. `censoring_strata` has subject_id, landmark_age_days and `stratum`: the censoring curve
+    is then estimated within strata. Everyone at risk must have one.
 
     Raises InputContractError where a predictor has two risks for one person, outcome and horizon, or none at all for
-    these people and landmarks.
+    these people and landmarks, and where a stratum is missing.
     """
-    predictors = tuple(risks_by_predictor)
     horizons = np.array(sorted(horizons_days), dtype=np.float64)
-    subjects = outcomes.select(Outcomes.subject_id.name).unique(maintain_order=True).with_row_index(_PERSON)
-    people = outcomes.join(subjects, on=Outcomes.subject_id.name, how="left", maintain_order="left")
-    weights = draw_person_weights(subjects.height, n_bootstrap, seed)
-    censoring = _fit_censoring(people, weights)
-
-    samples = list(_join_samples(people, risks_by_predictor, horizons))
-    least = max(min_cases, SMALLEST_SHOWN_COUNT)
-    judged = [sample for sample in samples if sample.count_cases(horizons[-1]) >= least]
-    shape = (len(judged), len(predictors), horizons.size, len(weights))
-    estimates = {metric: np.full(shape, np.nan) for metric in METRICS}
-    for k, sample in enumerate(judged):
-        for metric, values in estimate_metrics(sample, horizons, censoring, weights[:, sample.person]).items():
-            estimates[metric][k] = values
-    is_in_macro = [macro_outcomes is None or sample.outcome in macro_outcomes for sample in judged]
-    table = MetricsTable(judged, predictors, landmark_name, horizons, weights)
-    return EvaluationResult(
-        metrics=table.build(estimates, np.array(is_in_macro, dtype=np.bool_)),
-        calibration=_tabulate_calibration(judged, predictors, landmark_name, horizons, weights),
-        outcomes=_list_outcomes(samples, landmark_name, horizons[-1], least),
+    rows = outcomes.select(_LANDMARK_KEYS).unique(maintain_order=True).with_row_index(_ROW)
+    joined = outcomes.join(rows, on=_LANDMARK_KEYS, how="left", maintain_order="left")
+    people = _describe_people(joined, rows, subgroups, censoring_strata)
+    samples = list(_join_samples(joined, risks_by_predictor, horizons))
+    if bootstrap_outcomes is None:
+        by_cases = sorted(samples, key=lambda sample: -sample.count_cases(horizons[-1]))
+        bootstrap_outcomes = [sample.outcome for sample in by_cases[:N_HEADLINE_OUTCOMES]]
+    plan = EvaluationPlan(
+        predictors=tuple(risks_by_predictor),
+        landmark=landmark_name,
+        horizons_days=tuple(horizons.tolist()),
+        macro_outcomes=None if macro_outcomes is None else frozenset(macro_outcomes),
+        min_cases=min_cases,
+        bootstrap_outcomes=frozenset(bootstrap_outcomes),
+        n_bootstrap=n_bootstrap,
+        seed=seed,
     )
+    return evaluate_outcomes(map(InMemory, samples), people, plan, n_workers=n_workers)
 
 
-def _fit_censoring(people: pl.DataFrame, weights: FloatArray) -> CensoringCurve:
-    """Estimate once how long people are followed, from each person's longest row: exit is the same for all outcomes.
+def _describe_people(
+    joined: pl.DataFrame, rows: pl.DataFrame, subgroups: pl.DataFrame | None, strata: pl.DataFrame | None
+) -> LandmarkPeople:
+    """Return how long each row is followed, from its longest outcome: the end is the same for all outcomes.
 
     The row of death runs to exit or death, and so does that of any outcome the person did not get.
     """
-    longest = people.sort(Outcomes.time_days.name, Outcomes.status.name, descending=[True, False]).unique(
-        [Outcomes.subject_id.name, Outcomes.landmark_age_days.name], keep="first", maintain_order=True
+    longest = (
+        joined.sort(Outcomes.time_days.name, Outcomes.status.name, descending=[True, False])
+        .unique(_ROW, keep="first", maintain_order=True)
+        .sort(_ROW)
     )
-    return fit_censoring_curve(
-        longest[Outcomes.time_days.name].to_numpy(),
-        (longest[Outcomes.status.name] == CENSORED).to_numpy(),
-        weights[:, longest[_PERSON].to_numpy()],
+    person = rows.select(pl.col(Outcomes.subject_id.name).rank("dense")).to_series().to_numpy().astype(np.int64) - 1
+    has_several = person.size > 0 and int(person.max()) + 1 < person.size
+    return LandmarkPeople(
+        followed_days=longest[Outcomes.time_days.name].to_numpy(),
+        is_censored=(longest[Outcomes.status.name] == CENSORED).to_numpy(),
+        cluster=person if has_several else None,
+        stratum=None if strata is None else _number_strata(rows, strata),
+        subgroups={} if subgroups is None else _mark_subgroups(rows, subgroups),
     )
+
+
+def _number_strata(rows: pl.DataFrame, strata: pl.DataFrame) -> IntArray:
+    found = rows.join(strata.unique(_LANDMARK_KEYS), on=_LANDMARK_KEYS, how="left", maintain_order="left")[_STRATUM]
+    if found.null_count():
+        rule = "somebody at risk has no stratum of censoring"
+        raise InputContractError([Violation("censoring strata", _STRATUM, rule, found.null_count())])
+    return found.rank("dense").to_numpy().astype(np.int64) - 1
+
+
+def _mark_subgroups(rows: pl.DataFrame, subgroups: pl.DataFrame) -> dict[str, BoolArray]:
+    """Say for each subgroup, by name, which rows are in it."""
+    members = subgroups.join(rows, on=_LANDMARK_KEYS, how="inner")
+    marked = {}
+    for name in subgroups[Subgroups.subgroup.name].unique().sort():
+        is_inside = np.zeros(rows.height, dtype=np.bool_)
+        is_inside[members.filter(Subgroups.subgroup.col == name)[_ROW].to_numpy()] = True
+        marked[str(name)] = is_inside
+    return marked
 
 
 def _join_samples(
@@ -131,7 +157,7 @@ def _join_samples(
         risks_array = np.ascontiguousarray(complete.select(pl.col(every).fill_null(np.nan)).to_numpy().T)
         yield OutcomeSample(
             outcome=str(key[0]),
-            person=complete[_PERSON].to_numpy().astype(np.int64),
+            row=complete[_ROW].to_numpy().astype(np.int64),
             time=complete[Outcomes.time_days.name].to_numpy(),
             status=complete[Outcomes.status.name].to_numpy().astype(np.int64),
             risks=risks_array.reshape(len(risks_by_predictor), horizons.size, complete.height),
@@ -153,55 +179,3 @@ def _check_risks(risks: pl.DataFrame, predictor: str, *, is_needed: bool) -> Non
     if is_repeated.any():
         rule = "more than one risk for a person, landmark, outcome and horizon"
         raise InputContractError([Violation(table, Risks.risk.name, rule, int(is_repeated.sum()))])
-
-
-def _tabulate_calibration(
-    samples: Sequence[OutcomeSample],
-    predictors: Sequence[str],
-    landmark: str,
-    horizons: FloatArray,
-    weights: FloatArray,
-) -> pl.DataFrame:
-    """Return the rows of `CalibrationGroups` of all judged outcomes."""
-    found = [
-        (sample.outcome, group)
-        for sample in samples
-        for group in calibration_groups(sample, horizons, weights[:, sample.person])
-    ]
-    return pl.DataFrame(
-        {
-            CalibrationGroups.predictor.name: [predictors[group.predictor] for _, group in found],
-            CalibrationGroups.outcome.name: [outcome for outcome, _ in found],
-            CalibrationGroups.landmark.name: [landmark] * len(found),
-            CalibrationGroups.horizon_days.name: [float(horizons[group.horizon]) for _, group in found],
-            CalibrationGroups.subgroup.name: [OVERALL] * len(found),
-            CalibrationGroups.group.name: [group.group + 1 for _, group in found],
-            CalibrationGroups.n.name: [group.n for _, group in found],
-            CalibrationGroups.n_events.name: [group.n_cases for _, group in found],
-            CalibrationGroups.predicted.name: [group.predicted for _, group in found],
-            CalibrationGroups.observed.name: [group.observed for _, group in found],
-            CalibrationGroups.lower.name: [group.lower for _, group in found],
-            CalibrationGroups.upper.name: [group.upper for _, group in found],
-        },
-        schema=CalibrationGroups.create_empty().schema,
-    ).with_columns(pl.selectors.float().fill_nan(None))
-
-
-def _list_outcomes(
-    samples: Sequence[OutcomeSample], landmark: str, largest_horizon: float, least_cases: int
-) -> pl.DataFrame:
-    """Return the rows of `EvaluatedOutcomes`."""
-    n_without_risk = np.array([sample.n_without_risk for sample in samples], dtype=np.int64)
-    n_cases = np.array([sample.count_cases(largest_horizon) for sample in samples], dtype=np.int64)
-    shown = zip(n_without_risk, suppress_small(n_without_risk), strict=True)
-    return pl.DataFrame(
-        {
-            EvaluatedOutcomes.outcome.name: [sample.outcome for sample in samples],
-            EvaluatedOutcomes.landmark.name: [landmark] * len(samples),
-            EvaluatedOutcomes.n.name: suppress_small(np.array([sample.person.size for sample in samples])),
-            EvaluatedOutcomes.n_without_risk.name: [0 if exact == 0 else count for exact, count in shown],
-            EvaluatedOutcomes.n_events.name: suppress_small(n_cases),
-            EvaluatedOutcomes.is_judged.name: (n_cases >= least_cases).tolist(),
-        },
-        schema=EvaluatedOutcomes.create_empty().schema,
-    )

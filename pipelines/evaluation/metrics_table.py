@@ -1,6 +1,6 @@
-"""From arrays of estimates to the long table `Metrics`: outcomes, differences, means over outcomes, pooled ratio.
+"""From arrays of estimates to rows of the result tables: intervals, differences, suppression of small counts.
 
-K outcomes, P predictors, H horizons, R replicates; estimates are [K, P, H, 1 + R].
+P predictors, H horizons, N rows of the landmark, R replicates.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,149 +13,251 @@ import polars as pl
 from data_schemas.results import (
     AGE_SEX,
     AUC,
+    AVERAGE_PRECISION,
+    BOOTSTRAP,
     BRIER,
     CONCORDANCE,
+    CONCORDANCE_IPCW,
     COX,
     DIFFERENCE_SUFFIX,
-    MACRO_MEAN,
+    GRADIENT_BOOSTING,
+    INFLUENCE,
+    INTEGRATED_BRIER,
     MODEL,
-    OBSERVED_EXPECTED,
-    OBSERVED_RISK,
-    OUTCOMES_AVERAGED,
-    OVERALL,
-    POOLED,
-    PREDICTED_RISK,
+    SCALED_BRIER,
     SMALLEST_SHOWN_COUNT,
+    TRUTH,
+    CalibrationCurve,
+    CalibrationGroups,
+    CensoringSummary,
+    DecisionCurve,
     Metrics,
 )
-from pipelines.evaluation.array_types import BoolArray, FloatArray, IntArray, divide_or_nan
+from pipelines.evaluation.array_types import BoolArray, FloatArray, IntArray
 from pipelines.evaluation.bootstrap import percentile_interval
-from pipelines.evaluation.calibration import observed_expected_ratio
-from pipelines.evaluation.estimate_metrics import OutcomeSample
+from pipelines.evaluation.estimate_metrics import Estimates
+from pipelines.evaluation.influence import IDENTITY, SCALES, influence_interval, standard_error
+from pipelines.evaluation.net_benefit import THRESHOLDS
 
-AVERAGED_METRICS = (CONCORDANCE, AUC)
-COMPARED_METRICS = (CONCORDANCE, AUC, BRIER)
-COMPARISONS = ((MODEL, COX), (MODEL, AGE_SEX))
+COMPARED_METRICS = (
+    CONCORDANCE, CONCORDANCE_IPCW, AUC, BRIER, SCALED_BRIER, INTEGRATED_BRIER, AVERAGE_PRECISION,
+)  # fmt: skip
+COMPARISONS = tuple((MODEL, other) for other in (COX, AGE_SEX, GRADIENT_BOOSTING, TRUTH))
+
+
+@dataclass(frozen=True)
+class Names:
+    """What the first columns of every table say."""
+
+    predictors: tuple[str, ...]
+    landmark: str
+    horizons: FloatArray  # [H]
+
+    def pairs(self) -> list[tuple[int, int]]:
+        """Return the predictors that are compared, where both are there."""
+        at = {predictor: position for position, predictor in enumerate(self.predictors)}
+        return [(at[a], at[b]) for a, b in COMPARISONS if a in at and b in at]
+
+    def pair_names(self) -> list[str]:
+        """Return `model-cox` for each compared pair."""
+        return [f"{self.predictors[a]}-{self.predictors[b]}" for a, b in self.pairs()]
+
+
+@dataclass(frozen=True)
+class Block:
+    """Numbers of one metric, [P, H] each (or pairs × H), with the counts [H] behind them; NaN is no number."""
+
+    metric: str
+    value: FloatArray
+    error: FloatArray
+    replicates: FloatArray | None = None  # [P, H, 1 + R]: the interval is then theirs
+
+
+def block_rows(
+    blocks: Sequence[Block], predictors: Sequence[str], names: Names, outcome: str, subgroup: str, counts: "Counts"
+) -> pl.DataFrame:
+    """Lay blocks out as rows of `Metrics`."""
+    parts = [_rows_of_block(block, predictors, names, outcome, subgroup, counts) for block in blocks]
+    return pl.concat(parts) if parts else Metrics.create_empty()
 
 
 @dataclass(frozen=True)
 class Counts:
-    """People at risk and cases behind a number, two [K, H]."""
+    """People at risk and cases behind numbers at each horizon, two [H]."""
 
     people: IntArray
     cases: IntArray
 
 
-@dataclass(frozen=True)
-class MetricsTable:
-    """Turns estimates of the samples of one landmark into rows; `weights` [1 + R, all people] made the replicates."""
+def _rows_of_block(
+    block: Block, predictors: Sequence[str], names: Names, outcome: str, subgroup: str, counts: Counts
+) -> pl.DataFrame:
+    scale = SCALES.get(block.metric, IDENTITY)
+    lower, upper = influence_interval(block.value, block.error, scale)
+    kind = INFLUENCE
+    if block.replicates is not None:
+        lower, upper = percentile_interval(block.replicates)
+        kind = BOOTSTRAP
+    # The integral over horizons is one number, at the largest.
+    horizons = slice(-1, None) if block.metric.startswith(INTEGRATED_BRIER) else slice(None)
+    is_missing = np.isnan(lower[:, horizons]).ravel().tolist()
+    keys = list(product(predictors, names.horizons[horizons].tolist()))
+    n_rows = len(keys)
 
-    samples: Sequence[OutcomeSample]
-    predictors: Sequence[str]
-    landmark: str
-    horizons: FloatArray
-    weights: FloatArray
+    def flat(values: FloatArray) -> pl.Series:
+        return pl.Series(values[:, horizons].ravel(), dtype=pl.Float64, nan_to_null=True)
 
-    def build(self, estimates: Mapping[str, FloatArray], is_in_macro: BoolArray) -> pl.DataFrame:
-        """Return all rows: each outcome, its differences, macro means and theirs, the pooled ratio."""
-        outcomes = [sample.outcome for sample in self.samples]
-        shape = (len(outcomes), self.horizons.size)
-        cases = [[sample.count_cases(horizon) for horizon in self.horizons] for sample in self.samples]
-        people = np.array([sample.person.size for sample in self.samples], dtype=np.int64)
-        counts = Counts(np.broadcast_to(people[:, None], shape), np.array(cases, dtype=np.int64).reshape(shape))
-        parts = [
-            *(self._rows(metric, outcomes, self.predictors, values, counts) for metric, values in estimates.items()),
-            *(self._differences(metric, outcomes, estimates[metric], counts) for metric in COMPARED_METRICS),
-        ]
-        if is_in_macro.any():
-            parts += self._macro_rows(estimates, is_in_macro)
-            parts.append(self._pooled_rows(estimates, is_in_macro))
-        return pl.concat(parts)
+    return pl.DataFrame(
+        {
+            Metrics.predictor.name: [predictor for predictor, _ in keys],
+            Metrics.outcome.name: [outcome] * n_rows,
+            Metrics.landmark.name: [names.landmark] * n_rows,
+            Metrics.horizon_days.name: [horizon for _, horizon in keys],
+            Metrics.subgroup.name: [subgroup] * n_rows,
+            Metrics.metric.name: [block.metric] * n_rows,
+            Metrics.estimate.name: flat(block.value),
+            Metrics.lower.name: flat(lower),
+            Metrics.upper.name: flat(upper),
+            Metrics.n.name: suppress_small(np.tile(counts.people[horizons], len(predictors))),
+            Metrics.n_events.name: suppress_small(np.tile(counts.cases[horizons], len(predictors))),
+            Metrics.standard_error.name: flat(np.where(np.isnan(block.value), np.nan, block.error)),
+            Metrics.interval.name: [None if missing else kind for missing in is_missing],
+        },
+        schema=Metrics.create_empty().schema,
+    )
 
-    def _macro_rows(self, estimates: Mapping[str, FloatArray], is_in_macro: BoolArray) -> list[pl.DataFrame]:
-        """Average discrimination over outcomes, replicate by replicate, with differences between predictors."""
-        parts = []
-        for metric in AVERAGED_METRICS:
-            # An outcome enters at a horizon where every predictor has an estimate.
-            enters = has_value(estimates[metric]) & is_in_macro[:, None]
-            mean = mean_over_outcomes(estimates[metric], enters)[None]
-            counts = self._count_over(enters)
-            parts.append(self._rows(metric, [MACRO_MEAN], self.predictors, mean, counts))
-            parts.append(self._differences(metric, [MACRO_MEAN], mean, counts))
-        n_averaged = np.tile(enters.sum(axis=0).astype(np.float64)[:, None], (1, len(self.predictors), 1, 1))
-        parts.append(self._rows(OUTCOMES_AVERAGED, [MACRO_MEAN], self.predictors, n_averaged, counts))
-        return parts
 
-    def _pooled_rows(self, estimates: Mapping[str, FloatArray], is_in_macro: BoolArray) -> pl.DataFrame:
-        """Sum what was observed and what was expected over the outcomes of the macro mean, in people."""
-        people = np.stack([self.weights[:, sample.person].sum(axis=1) for sample in self.samples])[:, None, None]
-        observed, predicted = estimates[OBSERVED_RISK], estimates[PREDICTED_RISK]
-        enters = has_value(observed) & has_value(predicted) & is_in_macro[:, None]
-        is_used = enters[:, None, :, None]
-        ratio = observed_expected_ratio(
-            np.where(is_used, observed * people, 0.0).sum(axis=0),
-            np.where(is_used, predicted * people, 0.0).sum(axis=0),
+def estimate_blocks(found: Estimates, replicates: Mapping[str, FloatArray] | None) -> list[Block]:
+    """Return a block for each metric of one sample."""
+    return [
+        Block(metric, found.value[metric], found.error[metric], None if replicates is None else replicates.get(metric))
+        for metric in found.value
+    ]
+
+
+def difference_blocks(
+    found: Estimates, replicates: Mapping[str, FloatArray] | None, names: Names, cluster: IntArray | None
+) -> list[Block]:
+    """Return a block of differences between predictors for each compared metric: paired over the same people."""
+    first, second = ([pair[position] for pair in names.pairs()] for position in (0, 1))
+    blocks = []
+    for metric in COMPARED_METRICS if first else ():
+        error = standard_error(found.influence[metric][first] - found.influence[metric][second], cluster)
+        resampled = None if replicates is None else replicates.get(metric)
+        blocks.append(
+            Block(
+                metric + DIFFERENCE_SUFFIX,
+                found.value[metric][first] - found.value[metric][second],
+                error,
+                None if resampled is None else resampled[first] - resampled[second],
+            )
         )
-        return self._rows(OBSERVED_EXPECTED, [POOLED], self.predictors, ratio[None], self._count_over(enters))
+    return blocks
 
-    def _count_over(self, enters: BoolArray) -> Counts:
-        """Return people, each once, and cases over the outcomes that enter at each horizon."""
-        people, cases = [], []
-        for h, horizon in enumerate(self.horizons):
-            used = [sample for sample, is_used in zip(self.samples, enters[:, h], strict=True) if is_used]
-            people.append(np.unique(np.concatenate([sample.person for sample in used])).size if used else 0)
-            cases.append(sum(sample.count_cases(horizon) for sample in used))
-        return Counts(np.array([people], dtype=np.int64), np.array([cases], dtype=np.int64))
 
-    def _differences(self, metric: str, outcomes: Sequence[str], values: FloatArray, counts: Counts) -> pl.DataFrame:
-        """Subtract predictors that are both there, replicate by replicate."""
-        at = {predictor: position for position, predictor in enumerate(self.predictors)}
-        pairs = [(a, b) for a, b in COMPARISONS if a in at and b in at]
-        difference = values[:, [at[a] for a, _ in pairs]] - values[:, [at[b] for _, b in pairs]]
-        names = [f"{a}-{b}" for a, b in pairs]
-        return self._rows(metric + DIFFERENCE_SUFFIX, outcomes, names, difference, counts)
+def calibration_rows(found: Estimates, names: Names, outcome: str, subgroup: str) -> pl.DataFrame:
+    """Lay calibration by groups of risk out as rows of `CalibrationGroups`; groups of under 10 cases are not there."""
+    groups = [group for group in found.groups if group.n_cases >= SMALLEST_SHOWN_COUNT]
+    return pl.DataFrame(
+        {
+            CalibrationGroups.predictor.name: [names.predictors[group.predictor] for group in groups],
+            CalibrationGroups.outcome.name: [outcome] * len(groups),
+            CalibrationGroups.landmark.name: [names.landmark] * len(groups),
+            CalibrationGroups.horizon_days.name: [float(names.horizons[group.horizon]) for group in groups],
+            CalibrationGroups.subgroup.name: [subgroup] * len(groups),
+            CalibrationGroups.group.name: [group.group + 1 for group in groups],
+            CalibrationGroups.n.name: [group.n for group in groups],
+            CalibrationGroups.n_events.name: [group.n_cases for group in groups],
+            CalibrationGroups.predicted.name: [group.predicted for group in groups],
+            CalibrationGroups.observed.name: [group.observed for group in groups],
+            CalibrationGroups.lower.name: [group.lower for group in groups],
+            CalibrationGroups.upper.name: [group.upper for group in groups],
+        },
+        schema=CalibrationGroups.create_empty().schema,
+    ).with_columns(pl.selectors.float().fill_nan(None))
 
-    def _rows(
-        self, metric: str, outcomes: Sequence[str], predictors: Sequence[str], values: FloatArray, counts: Counts
-    ) -> pl.DataFrame:
-        """Lay estimates [K, P, H, 1 + R] out as rows; counts under 10 become null."""
-        lower, upper = percentile_interval(values)
-        keys = list(product(outcomes, predictors, self.horizons.tolist()))
-        shape = values.shape[:-1]
-        return pl.DataFrame(
+
+def curve_rows(found: Estimates, names: Names, outcome: str, subgroup: str) -> pl.DataFrame:
+    """Lay smooth calibration curves out as rows of `CalibrationCurve`."""
+    parts = [
+        pl.DataFrame(
             {
-                Metrics.predictor.name: [predictor for _, predictor, _ in keys],
-                Metrics.outcome.name: [outcome for outcome, _, _ in keys],
-                Metrics.landmark.name: [self.landmark] * len(keys),
-                Metrics.horizon_days.name: [horizon for _, _, horizon in keys],
-                Metrics.subgroup.name: [OVERALL] * len(keys),
-                Metrics.metric.name: [metric] * len(keys),
-                Metrics.estimate.name: _null_if_nan(values[..., 0]),
-                Metrics.lower.name: _null_if_nan(lower),
-                Metrics.upper.name: _null_if_nan(upper),
-                Metrics.n.name: suppress_small(np.broadcast_to(counts.people[:, None], shape).ravel()),
-                Metrics.n_events.name: suppress_small(np.broadcast_to(counts.cases[:, None], shape).ravel()),
-            },
-            schema=Metrics.create_empty().schema,
+                **_keys(names, outcome, subgroup, p, h, curve.predicted.size),
+                CalibrationCurve.predicted.name: curve.predicted,
+                CalibrationCurve.observed.name: curve.observed,
+                CalibrationCurve.lower.name: curve.lower,
+                CalibrationCurve.upper.name: curve.upper,
+            }
         )
+        for (p, h), curve in found.curves.items()
+    ]
+    return pl.concat([CalibrationCurve.create_empty(), *parts])
 
 
-def has_value(estimates: FloatArray) -> BoolArray:
-    """Say at which horizons an outcome has an estimate from every predictor: [K, H]."""
-    known: BoolArray = np.logical_and.reduce(np.isfinite(estimates[..., 0]), axis=1)
-    return known
+def decision_rows(found: Estimates, names: Names, outcome: str, subgroup: str) -> pl.DataFrame:
+    """Lay decision curves out as rows of `DecisionCurve`."""
+    parts = [
+        pl.DataFrame(
+            {
+                **_keys(names, outcome, subgroup, p, h, THRESHOLDS.size),
+                DecisionCurve.threshold.name: THRESHOLDS,
+                DecisionCurve.net_benefit.name: benefit.value,
+                DecisionCurve.lower.name: benefit.lower,
+                DecisionCurve.upper.name: benefit.upper,
+                DecisionCurve.treat_all.name: benefit.treat_all,
+            }
+        )
+        for (p, h), benefit in found.net_benefits.items()
+    ]
+    return pl.concat([DecisionCurve.create_empty(), *parts]).with_columns(pl.selectors.float().fill_nan(None))
 
 
-def mean_over_outcomes(estimates: FloatArray, enters: BoolArray) -> FloatArray:
-    """Average [K, P, H, 1 + R] over the outcomes that enter [K, H], each counting the same: [P, H, 1 + R]."""
-    summed = np.where(enters[:, None, :, None], estimates, 0.0).sum(axis=0)
-    return divide_or_nan(summed, enters.sum(axis=0)[:, None])
+def _keys(names: Names, outcome: str, subgroup: str, p: int, h: int, n_rows: int) -> dict[str, list[str] | list[float]]:
+    return {
+        DecisionCurve.predictor.name: [names.predictors[p]] * n_rows,
+        DecisionCurve.outcome.name: [outcome] * n_rows,
+        DecisionCurve.landmark.name: [names.landmark] * n_rows,
+        DecisionCurve.horizon_days.name: [float(names.horizons[h])] * n_rows,
+        DecisionCurve.subgroup.name: [subgroup] * n_rows,
+    }
 
 
-def suppress_small(counts: IntArray) -> list[int | None]:
-    """Replace counts under 10 by null."""
-    return [None if count < SMALLEST_SHOWN_COUNT else int(count) for count in counts]
+@dataclass(frozen=True)
+class KnownAtHorizons:
+    """What is known of one outcome at each horizon, arrays [H]."""
+
+    n: IntArray
+    n_events: IntArray
+    n_died: IntArray
+    n_censored: IntArray
+    followed_probability: FloatArray
+    effective_sample_size: FloatArray
+    is_unstable: BoolArray
 
 
-def _null_if_nan(values: FloatArray) -> pl.Series:
-    return pl.Series(values.ravel(), dtype=pl.Float64, nan_to_null=True)
+def censoring_rows(known: KnownAtHorizons, names: Names, outcome: str) -> pl.DataFrame:
+    """Lay what is known at the horizons out as rows of `CensoringSummary`."""
+    n_rows = names.horizons.size
+    size = np.where(known.n >= SMALLEST_SHOWN_COUNT, known.effective_sample_size, np.nan)
+    return pl.DataFrame(
+        {
+            CensoringSummary.outcome.name: [outcome] * n_rows,
+            CensoringSummary.landmark.name: [names.landmark] * n_rows,
+            CensoringSummary.horizon_days.name: names.horizons,
+            CensoringSummary.n.name: suppress_small(known.n),
+            CensoringSummary.n_events.name: suppress_small(known.n_events, zero_is_shown=True),
+            CensoringSummary.n_died.name: suppress_small(known.n_died, zero_is_shown=True),
+            CensoringSummary.n_censored.name: suppress_small(known.n_censored, zero_is_shown=True),
+            CensoringSummary.followed_probability.name: known.followed_probability,
+            CensoringSummary.effective_sample_size.name: pl.Series(size, nan_to_null=True),
+            CensoringSummary.is_unstable.name: known.is_unstable,
+        },
+        schema=CensoringSummary.create_empty().schema,
+    )
+
+
+def suppress_small(counts: IntArray, *, zero_is_shown: bool = False) -> list[int | None]:
+    """Replace counts under 10 by null, but for 0 where that may be shown."""
+    return [
+        None if count < SMALLEST_SHOWN_COUNT and not (zero_is_shown and count == 0) else int(count) for count in counts
+    ]

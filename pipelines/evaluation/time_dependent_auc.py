@@ -4,6 +4,8 @@ import numpy as np
 
 from data_schemas.results import OUTCOME
 from pipelines.evaluation.array_types import FloatArray, IntArray, divide_or_nan
+from pipelines.evaluation.influence import Term
+from pipelines.evaluation.ranked_people import RankedPeople
 
 
 def cumulative_dynamic_auc(
@@ -29,3 +31,22 @@ def cumulative_dynamic_auc(
     case_weights = known_weights[..., is_case]
     concordant = (case_weights * (lower + lower_or_equal) / 2.0).sum(axis=-1)
     return divide_or_nan(concordant, case_weights.sum(axis=-1) * below[..., -1])
+
+
+def auc_term(people: RankedPeople) -> Term:
+    """Return `cumulative_dynamic_auc` with the influence of each person.
+
+    dAUC/du_i · u_i is u_i (share of controls below − AUC) / Σ u_cases for a case and u_i (share of cases above − AUC) /
+    Σ u_controls for a control: the placements of DeLong, DeLong, Clarke-Pearson 1988, Biometrics 44:837–845, with
+    weights; Blanche, Dartigues, Jacqmin-Gadda 2013, web appendix.
+    """
+    case_weight = people.case_weight
+    control_weight = people.weight - case_weight
+    cases, controls = case_weight.sum(), control_weight.sum()
+    if not (cases > 0 and controls > 0):
+        return Term(float("nan"))
+    share_below = people.sum_below(control_weight) / controls
+    share_above = 1.0 - people.sum_below(case_weight) / cases
+    auc = float(case_weight @ share_below / cases)
+    influence = case_weight * (share_below - auc) / cases + control_weight * (share_above - auc) / controls
+    return Term(auc, influence, influence)

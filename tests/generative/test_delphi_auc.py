@@ -5,17 +5,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from benchmarks.delphi_auc import (
-    N_BANDS,
-    LandmarkScores,
-    Lives,
-    RowScores,
-    age_band,
-    delphi_auc,
-    landmark_auc,
-    midrank_auc,
-)
+from benchmarks.delphi_auc import LandmarkScores, landmark_auc
 from data_schemas.age_units import DAYS_PER_YEAR
+from pipelines.evaluation.delphi_protocol import N_BANDS, Lives, RowScores, age_band, delphi_auc, midrank_auc
 
 drawn = settings(max_examples=60, deadline=None)
 FEMALE, MALE = 0, 1

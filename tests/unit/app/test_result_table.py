@@ -8,7 +8,7 @@ from data_schemas.results import AGE_SEX, CONCORDANCE, COX, MODEL, OBSERVED_EXPE
 
 
 def metric(predictor, outcome, name, estimate, lower=None, upper=None, n_events=1200):
-    return (predictor, outcome, "entry", 1826.25, "all", name, estimate, lower, upper, 5000, n_events)
+    return (predictor, outcome, "entry", 1826.25, "all", name, estimate, lower, upper, 5000, n_events, None, None)
 
 
 ROWS = [
@@ -42,7 +42,7 @@ def test_the_machine_gets_the_same_figures():
     assert overall["c_index_model"] == 0.775
     assert overall["c_index_cox"] is None
     assert overall["difference_to_cox"] == pytest.approx(0.0123)
-    assert overall["observed_expected_5y_upper"] == 1.02
+    assert overall["observed_expected_upper"] == 1.02
 
 
 def test_other_landmarks_and_horizons_are_left_out():
@@ -55,3 +55,17 @@ def test_without_an_outcome_it_says_why():
     assert format_results(pl.DataFrame(Metrics.create_empty())) == [
         "nothing could be judged: every outcome has fewer than 20 cases among the people judged"
     ]
+
+
+def test_without_entry_or_five_years_the_first_landmark_and_the_nearest_horizon_are_shown():
+    at_sixty = METRICS.with_columns(landmark=pl.lit("age60"), horizon_days=pl.lit(3 * 365.25))
+    at_seventy = at_sixty.with_columns(pl.lit("age70").alias("landmark"))
+    later = at_sixty.with_columns(horizon_days=pl.lit(10 * 365.25))
+    head, *rest = format_results(pl.concat([at_sixty, at_seventy, later]))
+    assert head.endswith("O/E 3y (95 %)")
+    assert rest == format_results(METRICS)[1:]
+
+
+def test_subgroups_do_not_get_into_the_table():
+    women = METRICS.with_columns(pl.lit("sex=female").alias("subgroup"))
+    assert format_results(pl.concat([METRICS, women])) == format_results(METRICS)

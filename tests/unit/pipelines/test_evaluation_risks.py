@@ -5,23 +5,34 @@ from collections.abc import Callable
 import numpy as np
 import polars as pl
 import pytest
+from polars.testing import assert_frame_equal
 
 from data_schemas.errors import InputContractError
 from data_schemas.results import (
     AGE_SEX,
     AUC,
+    BOOTSTRAP,
     BRIER,
     CONCORDANCE,
+    CONCORDANCE_IPCW,
     COX,
     DIFFERENCE_SUFFIX,
+    E50,
+    ICI,
+    INFLUENCE,
     MACRO_MEAN,
     MODEL,
     OBSERVED_EXPECTED,
     OBSERVED_RISK,
     OUTCOMES_AVERAGED,
+    OVERALL,
     POOLED,
     PREDICTED_RISK,
+    VERSUS_REST_SUFFIX,
+    CalibrationCurve,
     CalibrationGroups,
+    CensoringSummary,
+    DecisionCurve,
     EvaluatedOutcomes,
     Metrics,
     Outcomes,
@@ -237,10 +248,154 @@ def test_order_of_rows_does_not_matter(result: EvaluationResult) -> None:
     assert again.metrics.equals(result.metrics)
 
 
-def test_interval_without_replicates_is_null() -> None:
-    result = evaluate_risks(OUTCOMES, PREDICTORS, "entry", HORIZONS, n_bootstrap=0)
-    assert result.metrics[Metrics.lower.name].is_null().all()
-    assert estimate(result.metrics, MODEL, "often", BRIER) is not None
+def test_intervals_say_where_they_come_from(result: EvaluationResult) -> None:
+    kinds = result.metrics.group_by(Metrics.metric.name).agg(Metrics.interval.col.drop_nulls().unique().sort())
+    by_metric = dict(kinds.iter_rows())
+    assert by_metric[AUC] == by_metric[CONCORDANCE] == [BOOTSTRAP]
+    assert by_metric[ICI] == by_metric[CONCORDANCE_IPCW] == [INFLUENCE]
+    assert by_metric[E50] == []
+    without = evaluate_risks(OUTCOMES, PREDICTORS, "entry", HORIZONS)
+    assert set(without.metrics[Metrics.interval.name].drop_nulls()) == {INFLUENCE}
+
+
+def test_influence_and_bootstrap_agree() -> None:
+    people = OUTCOMES.filter(Outcomes.outcome.col != "hardly_ever")
+    both = {MODEL: PREDICTORS[MODEL], COX: PREDICTORS[COX]}
+    kinds = [evaluate_risks(people, both, "entry", [1000.0], n_bootstrap=n).metrics for n in (0, 400)]
+    keys = Metrics.column_names()[:6]
+    paired = kinds[0].join(kinds[1].filter(Metrics.interval.col == BOOTSTRAP), on=keys, suffix="_resampled")
+    width = (Metrics.upper.col - Metrics.lower.col).alias("width")
+    other = (pl.col("upper_resampled") - pl.col("lower_resampled")).alias("other")
+    ratios = paired.select(*keys, width, other, (width / other).alias("ratio"))
+    assert {MACRO_MEAN, POOLED, "often"} <= set(ratios[Metrics.outcome.name])
+    assert any(name.endswith(DIFFERENCE_SUFFIX) for name in ratios[Metrics.metric.name])
+    assert ratios["ratio"].is_between(0.75, 1.3).all()
+
+
+def test_only_outcomes_asked_for_are_resampled() -> None:
+    found = evaluate_risks(
+        OUTCOMES, {MODEL: PREDICTORS[MODEL]}, "entry", HORIZONS, n_bootstrap=20, bootstrap_outcomes=["often"]
+    ).metrics
+    of_auc = found.filter(Metrics.metric.col == AUC, Metrics.interval.col.is_not_null())
+    kinds = dict(of_auc.select(Metrics.outcome.name, Metrics.interval.name).unique().iter_rows())
+    assert kinds == {"often": BOOTSTRAP, "seldom": INFLUENCE, MACRO_MEAN: INFLUENCE}  # not all of the mean's outcomes
+
+
+def test_curves_and_censoring_satisfy_their_contracts(result: EvaluationResult) -> None:
+    CalibrationCurve.validate(result.calibration_curve)
+    DecisionCurve.validate(result.decision_curve)
+    CensoringSummary.validate(result.censoring)
+    summary = result.censoring.filter(CensoringSummary.outcome.col == "often")
+    assert summary[CensoringSummary.horizon_days.name].to_list() == list(HORIZONS)
+    assert summary[CensoringSummary.followed_probability.name].is_sorted(descending=True)
+    assert summary[CensoringSummary.effective_sample_size.name].max() <= N_PEOPLE
+    outcomes = OUTCOMES.filter(Outcomes.outcome.col == "often", Outcomes.time_days.col <= 1000.0)
+    for status, count in ((1, "n_events"), (2, "n_died"), (0, "n_censored")):
+        assert summary[count][1] == outcomes.filter(Outcomes.status.col == status).height
+    assert result.censoring.filter(CensoringSummary.outcome.col == "hardly_ever")["n_events"].null_count() == 1
+
+
+def test_weights_that_explode_are_flagged() -> None:
+    late = evaluate_risks(
+        OUTCOMES.filter(Outcomes.outcome.col == "often"),
+        {MODEL: PREDICTORS[MODEL].with_columns(horizon_days=Risks.horizon_days.col.replace(1000.0, 2400.0))},
+        "entry",
+        [100.0, 2400.0],
+    )
+    flagged = dict(late.censoring.select(CensoringSummary.horizon_days.name, "is_unstable").iter_rows())
+    assert flagged == {100.0: False, 2400.0: True}
+    assert estimate(late.metrics, MODEL, "often", AUC, 2400.0) is not None
+
+
+def test_horizon_beyond_follow_up_has_no_number_but_a_row() -> None:
+    beyond = PREDICTORS[MODEL].with_columns(horizon_days=Risks.horizon_days.col.replace(1000.0, 9000.0))
+    found = evaluate_risks(OUTCOMES, {MODEL: beyond}, "entry", [100.0, 9000.0])
+    for metric in (AUC, BRIER, CONCORDANCE_IPCW, OBSERVED_RISK, ICI):
+        assert estimate(found.metrics, MODEL, "often", metric, 9000.0) is None
+    last = found.censoring.filter(CensoringSummary.horizon_days.col == 9000.0)
+    assert last["followed_probability"].to_list() == [0.0] * 3
+    assert last["effective_sample_size"].null_count() == 3
+
+
+SUBGROUPS = pl.concat([
+    pl.DataFrame({"subject_id": np.arange(N_PEOPLE), "landmark_age_days": 20_000.0}).with_columns(
+        subgroup=pl.when(pl.col("subject_id") < 400).then(pl.lit("sex=female")).otherwise(pl.lit("sex=male"))
+    ),
+    pl.DataFrame({"subject_id": np.arange(12), "landmark_age_days": 20_000.0, "subgroup": "age=80-89"}),
+    pl.DataFrame({"subject_id": np.array([N_PEOPLE + 5]), "landmark_age_days": 20_000.0, "subgroup": "age=90-99"}),
+])  # fmt: skip
+
+
+def test_subgroups_have_rows_of_their_own() -> None:
+    one = {MODEL: PREDICTORS[MODEL]}
+    found = evaluate_risks(OUTCOMES, one, "entry", HORIZONS, subgroups=SUBGROUPS)
+    Metrics.validate(found.metrics)
+    assert not found.metrics.select(Metrics.column_names()[:6]).is_duplicated().any()
+    everyone = found.metrics.filter(Metrics.subgroup.col == OVERALL)
+    assert everyone.equals(evaluate_risks(OUTCOMES, one, "entry", HORIZONS).metrics)
+
+    def of(subgroup: str, metric: str) -> dict[str, object]:
+        rows = found.metrics.filter(
+            Metrics.subgroup.col == subgroup, Metrics.metric.col == metric, Metrics.outcome.col == "often",
+            Metrics.horizon_days.col == 1000.0,
+        )  # fmt: skip
+        return rows.row(0, named=True)
+
+    women, men = of("sex=female", AUC), of("sex=male", AUC)
+    assert (women["n"], men["n"]) == (400, 200)
+    difference = of("sex=female", AUC + VERSUS_REST_SUFFIX)
+    assert difference["estimate"] == pytest.approx(women["estimate"] - men["estimate"])
+    apart = np.hypot(women["standard_error"], men["standard_error"])  # but for the censoring curve they share
+    assert difference["standard_error"] == pytest.approx(apart, rel=0.05)
+    few, none = of("age=80-89", AUC), of("age=90-99", OBSERVED_EXPECTED)
+    assert (few["estimate"], few["n"], few["n_events"]) == (None, 12, None)
+    assert (none["estimate"], none["n"], none["n_events"]) == (None, None, None)
+
+
+def test_censoring_within_strata() -> None:
+    one = {MODEL: PREDICTORS[MODEL]}
+    strata = SUBGROUPS.filter(pl.col("subgroup").str.starts_with("sex")).rename({"subgroup": "stratum"})
+    within = evaluate_risks(OUTCOMES, one, "entry", HORIZONS, censoring_strata=strata)
+    women = OUTCOMES.filter(Outcomes.subject_id.col < 400)
+    by_sex = evaluate_risks(
+        OUTCOMES,
+        one,
+        "entry",
+        HORIZONS,
+        censoring_strata=strata,
+        subgroups=SUBGROUPS.filter(pl.col("subgroup") == "sex=female"),
+    )
+    alone = evaluate_risks(women, one, "entry", HORIZONS)
+    of_women = by_sex.metrics.filter(Metrics.subgroup.col == "sex=female")
+    for metric in (AUC, BRIER, CONCORDANCE_IPCW):
+        assert estimate(of_women, MODEL, "often", metric) == pytest.approx(
+            estimate(alone.metrics, MODEL, "often", metric)
+        )
+        together = evaluate_risks(OUTCOMES, one, "entry", HORIZONS)
+        assert estimate(within.metrics, MODEL, "often", metric) != estimate(together.metrics, MODEL, "often", metric)
+    with pytest.raises(InputContractError, match=r"no stratum of censoring.*200 rows"):
+        evaluate_risks(OUTCOMES, one, "entry", HORIZONS, censoring_strata=strata.head(400))
+
+
+def test_several_landmarks_of_a_person_are_one_cluster() -> None:
+    def twice(table: pl.DataFrame) -> pl.DataFrame:
+        return pl.concat([table, table.with_columns(landmark_age_days=pl.col("landmark_age_days") + 1.0)])
+
+    one = {MODEL: PREDICTORS[MODEL]}
+    once = evaluate_risks(OUTCOMES, one, "entry", HORIZONS).metrics
+    again = evaluate_risks(twice(OUTCOMES), {MODEL: twice(one[MODEL])}, "entry", HORIZONS).metrics
+    wanted = (Metrics.outcome.col == "often") & (Metrics.horizon_days.col == 1000.0)
+    wanted &= Metrics.metric.col.is_in([AUC, BRIER, OBSERVED_EXPECTED])
+    columns = [Metrics.metric.name, Metrics.estimate.name, Metrics.standard_error.name]
+    assert_frame_equal(once.filter(wanted).select(columns), again.filter(wanted).select(columns), rel_tol=1e-6)
+    assert again.filter(wanted)[Metrics.n.name].unique().to_list() == [2 * N_PEOPLE]
+
+
+def test_several_processes_give_the_same_tables(result: EvaluationResult) -> None:
+    shared = evaluate_risks(OUTCOMES, PREDICTORS, "entry", HORIZONS, n_workers=2)
+    alone = evaluate_risks(OUTCOMES, PREDICTORS, "entry", HORIZONS)
+    for name, table in vars(alone).items():
+        assert_frame_equal(getattr(shared, name), table, rel_tol=1e-9)
 
 
 def test_nothing_to_judge_gives_empty_tables() -> None:
