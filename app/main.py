@@ -70,7 +70,7 @@ COMMANDS: dict[tuple[str, ...], tuple[str, str]] = {
     ),
     ("evaluate",): (
         "app.commands.evaluate:evaluate",
-        "Judge a model on the held-out people, beside two references.",
+        "Judge a model on the held-out people, beside references.",
     ),
     ("report",): (
         "app.commands.report:report",

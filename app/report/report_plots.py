@@ -4,12 +4,13 @@ Each plot is small enough to be read on a phone without being shrunk; a page lay
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import polars as pl
 from markupsafe import Markup
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from app.html_page import draw_inline
 from app.report.format_numbers import years
@@ -40,6 +41,7 @@ STYLES = {
 }
 _GUIDE = "#BBBBBB"
 _PERCENT = FuncFormatter(lambda share, _: f"{share * 100:g} %")
+_STEPS = (1, 2, 2.5, 5, 10)  # between ticks
 _ROOM = 1.05
 _PANEL = (3.4, 3.1)  # inches
 _FOREST_WIDTH, _FOREST_HEAD, _FOREST_ROW = 4.6, 1.1, 0.27
@@ -58,7 +60,7 @@ def calibration_plots(evaluation: Evaluation) -> list[Markup]:
         plots.append(
             draw_inline(
                 f"calibration {outcome}",
-                lambda axes, outcome=outcome, tables=of_outcome: _draw_calibration(axes, outcome, *tables),
+                partial(_draw_calibration, outcome=outcome, groups=of_outcome[0], curves=of_outcome[1]),
                 size=_PANEL,
                 says=says,
             )
@@ -77,7 +79,7 @@ def decision_plots(evaluation: Evaluation) -> list[Markup]:
         plots.append(
             draw_inline(
                 f"decision {outcome}",
-                lambda axes, outcome=outcome, table=of_outcome: _draw_decision(axes, outcome, table),
+                partial(_draw_decision, outcome=outcome, rows=of_outcome),
                 size=_PANEL,
                 says=f"Net benefit of acting on the {_horizon(evaluation)} risk of {outcome}",
             )
@@ -143,7 +145,7 @@ def _draw_calibration(axes: Axes, outcome: str, groups: pl.DataFrame, curves: pl
     )
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(_PERCENT)
-        axis.get_major_locator().set_params(nbins=5)
+        axis.set_major_locator(MaxNLocator(5, steps=_STEPS))
 
 
 def _draw_decision(axes: Axes, outcome: str, rows: pl.DataFrame) -> None:
@@ -168,7 +170,7 @@ def _draw_decision(axes: Axes, outcome: str, rows: pl.DataFrame) -> None:
         ylim=(-0.15 * highest or -0.01, highest * 1.1 or 0.01),
     )  # fmt: skip
     axes.xaxis.set_major_formatter(_PERCENT)
-    axes.xaxis.get_major_locator().set_params(nbins=5)
+    axes.xaxis.set_major_locator(MaxNLocator(5, steps=_STEPS))
     axes.legend(fontsize=8)
 
 
@@ -200,7 +202,7 @@ def _draw_forest(axes: Axes, table: SubgroupTable) -> None:
             text, (1.02, place), xycoords=("axes fraction", "data"), fontsize=8, va="center", annotation_clip=False
         )
     axes.set(xlabel="AUC", title=_short(table.outcome), ylim=(-len(table.rows) + 0.4, 0.6))
-    axes.xaxis.get_major_locator().set_params(nbins=4)
+    axes.xaxis.set_major_locator(MaxNLocator(4, steps=_STEPS))
 
 
 def _draw_points(axes: Axes, known: Sequence[tuple[Row, float]], predictor: str) -> None:

@@ -230,5 +230,5 @@ def _summarise(
     n_controls = sum(stratum.n_controls for stratum in strata)
     is_shown = min(n_cases, n_controls) >= SMALLEST_SHOWN_COUNT
     auc = float(np.mean([stratum.auc for stratum in strata])) if is_shown else None
-    shown = (count if count >= SMALLEST_SHOWN_COUNT else None for count in (n_cases, n_controls))
-    return outcome, offset_years, sex, auc, len(strata), *shown
+    shown = [count if count >= SMALLEST_SHOWN_COUNT else None for count in (n_cases, n_controls)]
+    return outcome, offset_years, sex, auc, len(strata), shown[0], shown[1]

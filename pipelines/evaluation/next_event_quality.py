@@ -106,7 +106,7 @@ def waiting_time_calibration(
     Kalbfleisch, Prentice 2002, The Statistical Analysis of Failure Time Data, §1.4 (limits).
     """
     at = np.array(probabilities, dtype=np.float64)
-    rows = []
+    rows: list[tuple[str | float | None, ...]] = []
     for name, found in by_predictor.items():
         transformed = found.intervals[Intervals.total_hazard.name].to_numpy()
         is_event = found.intervals[Intervals.is_event.name].to_numpy()
