@@ -61,6 +61,8 @@ LANDMARKS = ("entry", "entry+5y")
 HORIZONS_YEARS = (1.0, 5.0, 10.0)
 TRUTH_TABLE, LEFT_OUT_TABLE = "truth", "left_out"
 _MOST_OUTCOMES_LOGGED = 20  # as headline numbers of a run; the tables hold all
+ALL_OUTCOMES = "all"
+_MOST_COX_MODELS = 20  # unless asked for more
 _STEPS_A_LANDMARK = 5
 _SUBJECT, _LANDMARK = Subjects.subject_id.name, Outcomes.landmark_age_days.name
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
@@ -82,6 +84,7 @@ class ModelEvaluation:
     boosting_not_fitted: dict[str, str] = field(default_factory=dict)  # outcome at a landmark → why
     left_out: pl.DataFrame | None = None  # `PeopleLeftOut`, with a gap
     truth: pl.DataFrame | None = None  # `TruthComparison`, with a made-up cohort
+    outcomes_of_cox: tuple[str, ...] | None = None  # None: all
 
 
 @dataclass(frozen=True)
@@ -114,6 +117,7 @@ class _Evaluation:
     horizons_years: list[float]
     gap_days: float
     subgroups: Sequence[str]
+    cox: list[str]
     boosting: list[str]
     truth: Path | None
     n_futures: int
@@ -124,6 +128,12 @@ class _Evaluation:
     def horizons_days(self) -> list[float]:
         """Horizons after the landmark in days."""
         return [years_to_days(years) for years in self.horizons_years]
+
+    @property
+    def partial_predictors(self) -> list[str]:
+        """References that are fitted for some of the outcomes alone."""
+        of_reference = {COX: self.cox, GRADIENT_BOOSTING: self.boosting}
+        return [name for name, fitted_for in of_reference.items() if set(fitted_for) != set(self.outcomes)]
 
     @property
     def with_death(self) -> list[str]:
@@ -157,6 +167,7 @@ def evaluate_model(
     outcomes: Sequence[str] = (),
     gap_days: float = 0.0,
     subgroups: Sequence[str] = (),
+    cox: Sequence[str] | None = None,
     boosting: Sequence[str] = (),
     truth: Path | None = None,
     cohort: Path | None = None,
@@ -180,7 +191,9 @@ def evaluate_model(
         outcomes: what to judge, `death` and documented groups included; none: all the model predicts.
         gap_days: time after the landmark in which nothing counts (`leave_out_gap`).
         subgroups: sex, age, period, or codes (`fit_subgroups`).
-        boosting: outcomes that gradient boosting is fitted for.
+        cox: outcomes that a Cox model is fitted for, `all` for every one; None: of more than 20 the most
+            frequent in training.
+        boosting: outcomes that gradient boosting is fitted for. References of some outcomes are in no macro mean.
         truth: folder of the made-up cohort that the dataset was prepared from: the true risks are judged as well, as
             the predictor `truth`, and every other is compared with them.
         cohort: folder of the cohort that the dataset was prepared from; landmarks and periods by date need its birth
@@ -209,6 +222,7 @@ def evaluate_model(
         horizons_years=horizons,
         gap_days=gap_days,
         subgroups=subgroups,
+        cox=_cox_outcomes(cox, chosen, train),
         boosting=resolve_outcome_names(boosting, chosen),
         truth=truth,
         n_futures=n_futures,
@@ -239,6 +253,7 @@ def evaluate_model(
         boosting_not_fitted=_at_landmarks({name: found.boosting_not_fitted for name, found in judged.items()}),
         left_out=frames.get(LEFT_OUT_TABLE),
         truth=frames.get(TRUTH_TABLE),
+        outcomes_of_cox=tuple(evaluation.cox) if COX in evaluation.partial_predictors else None,
     )
 
 
@@ -274,6 +289,19 @@ def headline_metrics(metrics: pl.DataFrame) -> dict[str, float]:
 def _check_gap(gap_days: float, horizons_years: Sequence[float]) -> None:
     if not 0 <= gap_days < years_to_days(horizons_years[0]):
         raise UsageError(f"a gap of {gap_days:g} days must be at least 0 and end before the first horizon")
+
+
+def _cox_outcomes(asked: Sequence[str] | None, outcomes: list[str], train: _People) -> list[str]:
+    """Return what Cox models are fitted for; of many outcomes those that most training people ever have.
+
+    A Cox model of each of a thousand outcomes takes hours.
+    """
+    if asked is not None:
+        return outcomes if ALL_OUTCOMES in asked else resolve_outcome_names(asked, outcomes)
+    name = Outcomes.outcome.name
+    people = train.first_occurrences.filter(Outcomes.outcome.col.is_in(outcomes)).group_by(name).len()
+    first = set(people.sort("len", name, descending=[True, False]).head(_MOST_COX_MODELS)[name])
+    return [outcome for outcome in outcomes if outcome in first or len(outcomes) <= _MOST_COX_MODELS]
 
 
 def _source_cohort(dataset: Path, cohort: Path | None, truth: Path | None, names: Sequence[str]) -> Path | None:
@@ -326,6 +354,7 @@ def _judge(evaluation: _Evaluation, name: str, bar: Progress) -> _Judged:
         name,
         evaluation.horizons_days,
         macro_outcomes=evaluation.macro_outcomes,
+        partial_predictors=evaluation.partial_predictors,
         n_bootstrap=evaluation.n_bootstrap,
         subgroups=groups,
     )
@@ -334,8 +363,8 @@ def _judge(evaluation: _Evaluation, name: str, bar: Progress) -> _Judged:
 
 
 def _at_landmark(evaluation: _Evaluation, people: _People, name: str) -> _AtLandmark:
-    landmarks = landmarks_at(people.subjects, name, people.first_occurrences)
     """Return the people and what came after; death is always among it, because references need it."""
+    landmarks = landmarks_at(people.subjects, name, people.first_occurrences)
     wanted = evaluation.with_death
     found = find_outcomes(
         people.subjects, people.first_occurrences, landmarks, wanted, sex_of_outcome=sex_of_outcomes(wanted)
@@ -387,12 +416,14 @@ def _age_sex_risks(evaluation: _Evaluation, people: pl.DataFrame) -> pl.DataFram
 def _cox_risks(
     evaluation: _Evaluation, train: _AtLandmark, judged: _AtLandmark
 ) -> tuple[dict[str, pl.DataFrame], Mapping[str, str]]:
-    """Fit the Cox models on the training people at this landmark and predict for the people judged.
+    """Fit the Cox models asked for on the training people at this landmark and predict for the people judged.
 
     With a gap both are people who are at risk beyond it, so the baseline hazard begins there. Where no outcome can be
     fitted the predictor is not there.
     """
-    fitted = fit_cox_reference(train.people, evaluation.train.events, train.outcomes, evaluation.outcomes)
+    if not evaluation.cox:
+        return {}, {}
+    fitted = fit_cox_reference(train.people, evaluation.train.events, train.outcomes, evaluation.cox)
     if not fitted.outcomes:
         return {}, dict(fitted.not_fitted)
     features = landmark_features(judged.people, evaluation.held_out.events, fitted.features)

@@ -23,6 +23,7 @@ def evaluate(
     outcomes: _Hidden = "",
     gap_days: float = 0.0,
     subgroups: _Hidden = "",
+    cox: _Hidden = "",
     boosting: _Hidden = "",
     truth: Path | None = None,
     cohort: Path | None = None,
@@ -46,6 +47,7 @@ def evaluate(
         outcomes: Names separated by commas, death and groups included; without it all that the model predicts.
         gap_days: Days after the landmark in which nothing counts; who has the outcome or leaves in them is left out.
         subgroups: sex, age, period or codes, each judged by itself too.
+        cox: Outcomes that a Cox model is fitted for, or all; without it the 20 that most training people have.
         boosting: Outcomes that gradient boosting is fitted for, separated by commas (slow).
         truth: Folder of the made-up cohort the dataset was prepared from: compare with its true risks.
         cohort: Folder of the cohort the dataset was prepared from; dates and periods need its birth dates.
@@ -81,6 +83,7 @@ def evaluate(
         outcomes=_split(outcomes),
         gap_days=gap_days,
         subgroups=_split(subgroups),
+        cox=_split(cox) or None,
         boosting=_split(boosting),
         truth=truth,
         cohort=cohort,
@@ -88,6 +91,10 @@ def evaluate(
     if run is not None:
         log_evaluation(Run(store, run), found)
     notes = notes_on_method(found.method)
+    if found.outcomes_of_cox is not None:
+        notes.append(
+            f"Cox models were fitted for {len(found.outcomes_of_cox)} outcomes alone; --cox all fits every one"
+        )
     notes += [f"no Cox model for {outcome}: {reason}" for outcome, reason in found.cox_not_fitted.items()]
     notes += [f"no gradient boosting for {outcome}: {reason}" for outcome, reason in found.boosting_not_fitted.items()]
     if not same_data:

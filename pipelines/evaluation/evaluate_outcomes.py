@@ -78,6 +78,7 @@ class EvaluationPlan:
     landmark: str
     horizons_days: tuple[float, ...]
     macro_outcomes: frozenset[str] | None = None  # None: all that are judged
+    partial_predictors: frozenset[str] = frozenset()  # those of some outcomes alone, which are in no macro mean
     min_cases: int = MIN_CASES
     bootstrap_outcomes: frozenset[str] = frozenset()
     n_bootstrap: int = 0
@@ -155,16 +156,16 @@ class _Part:
         n_resampled: FloatArray | None = None,
     ) -> None:
         """Add one outcome to the sums of a subgroup."""
-        n_predictors, n_horizons, n_rows = found.influence[CONCORDANCE].shape
+        _, n_horizons, n_rows = found.influence[CONCORDANCE].shape
         n_weights = 0 if n_resampled is None else n_resampled.size
         if subgroup not in self.macro:
-            self.macro[subgroup] = no_outcomes(n_predictors, n_horizons, n_rows, n_weights)
+            self.macro[subgroup] = no_outcomes(len(names.at_whole()), n_horizons, n_rows, n_weights)
         sums = self.macro[subgroup]
         add_outcome(sums, sample, found, names, replicates, n_resampled)
 
 
 def _evaluate_part(sources: Iterable[SampleSource], people: LandmarkPeople, plan: EvaluationPlan) -> _Part:
-    names = Names(plan.predictors, plan.landmark, np.array(plan.horizons_days))
+    names = Names(plan.predictors, plan.landmark, np.array(plan.horizons_days), plan.partial_predictors)
     censoring = fit_censoring(people.followed_days, people.is_censored, people.stratum)
     landmark = Landmark(names.horizons, censoring, people.cluster)
     weights = None
@@ -301,7 +302,7 @@ def _outcome_row(sample: OutcomeSample, names: Names, *, is_judged: bool) -> pl.
 
 def _join_parts(parts: Iterable[_Part], people: LandmarkPeople, plan: EvaluationPlan) -> EvaluationResult:
     """Put the tables of all parts together and finish what is over several outcomes."""
-    names = Names(plan.predictors, plan.landmark, np.array(plan.horizons_days))
+    names = Names(plan.predictors, plan.landmark, np.array(plan.horizons_days), plan.partial_predictors)
     tables: dict[str, list[pl.DataFrame]] = {name: [schema.create_empty()] for name, schema in _SCHEMAS.items()}
     macro: dict[str, MacroSums] = {}
     for part in parts:

@@ -40,6 +40,7 @@ def evaluate_risks(
     horizons_days: Sequence[float],
     *,
     macro_outcomes: Sequence[str] | None = None,
+    partial_predictors: Sequence[str] = (),
     min_cases: int = MIN_CASES,
     subgroups: pl.DataFrame | None = None,
     censoring_strata: pl.DataFrame | None = None,
@@ -60,7 +61,8 @@ def evaluate_risks(
     as well: what is compared is on the same people. With `n_bootstrap` replicates they are percentiles over resampled
     people for `bootstrap_outcomes` (default: the 20 judged outcomes with most cases), one weight matrix for all, and
     for macro means if all their outcomes are among these. The macro mean is over `macro_outcomes` (default: all that
-    are judged) that have an estimate at the horizon, and so is the pooled observed/expected ratio.
+    are judged) that have an estimate at the horizon, and so is the pooled observed/expected ratio; predictors that
+    were asked for some outcomes alone (`partial_predictors`) are in neither.
 
     `subgroups` (schema `Subgroups`) names parts of the people, a person can be in several; each gets rows of its own,
     and rows `…_versus_rest`. `censoring_strata` has subject_id, landmark_age_days and `stratum`: the censoring curve
@@ -82,6 +84,7 @@ def evaluate_risks(
         landmark=landmark_name,
         horizons_days=tuple(horizons.tolist()),
         macro_outcomes=None if macro_outcomes is None else frozenset(macro_outcomes),
+        partial_predictors=frozenset(partial_predictors),
         min_cases=min_cases,
         bootstrap_outcomes=frozenset(bootstrap_outcomes),
         n_bootstrap=n_bootstrap,

@@ -3,7 +3,7 @@
 The influence of a row on a mean is the mean of its influences on the outcomes, so sums over outcomes are all that is
 kept, and sums of parts add up to those of the whole.
 
-P predictors, H horizons, N rows of the landmark, R replicates.
+P predictors that are asked for every outcome, H horizons, N rows of the landmark, R replicates.
 """
 
 from collections.abc import Mapping
@@ -94,17 +94,18 @@ def add_outcome(
     replicates: Mapping[str, FloatArray] | None,
     n_resampled: FloatArray | None,
 ) -> None:
-    """Add one outcome, at each horizon where every predictor has an estimate.
+    """Add one outcome, at each horizon where every predictor that is asked for all outcomes has an estimate.
 
     `n_resampled` [1 + R] is how many people of the outcome each replicate has.
     """
+    at = names.at_whole()
     for metric in AVERAGED_METRICS:
-        enters = _has_every_predictor(found, metric)
-        sums.value[metric] += np.where(enters, found.value[metric], 0.0)
-        sums.influence[metric] += np.where(enters[:, None], found.influence[metric], 0.0)
+        enters = _has_every_predictor(found, metric, at)
+        sums.value[metric] += np.where(enters, found.value[metric][at], 0.0)
+        sums.influence[metric] += np.where(enters[:, None], found.influence[metric][at], 0.0)
         sums.n_outcomes[metric] += enters
-    enters = _has_every_predictor(found, OBSERVED_RISK)
-    _add_totals(sums, sample, found, enters)
+    enters = _has_every_predictor(found, OBSERVED_RISK, at)
+    _add_totals(sums, sample, found, enters, at)
     for h in np.flatnonzero(enters):
         sums.entered[h, sample.row] = True
         sums.n_cases[h] += sample.count_cases(names.horizons[h])
@@ -112,25 +113,25 @@ def add_outcome(
         sums.replicates, sums.total_replicates = None, None
     elif sums.replicates is not None and sums.total_replicates is not None:
         for metric in sums.replicates:
-            is_used = _has_every_predictor(found, metric)[:, None]
-            sums.replicates[metric] += np.where(is_used, replicates[metric], 0.0)
+            is_used = _has_every_predictor(found, metric, at)[:, None]
+            sums.replicates[metric] += np.where(is_used, replicates[metric][at], 0.0)
         for side, metric in enumerate((OBSERVED_RISK, PREDICTED_RISK)):
-            sums.total_replicates[side] += np.where(enters[:, None], replicates[metric] * n_resampled, 0.0)
+            sums.total_replicates[side] += np.where(enters[:, None], replicates[metric][at] * n_resampled, 0.0)
 
 
-def _has_every_predictor(found: Estimates, metric: str) -> BoolArray:
-    """Say at which horizons every predictor has an estimate: [H]."""
-    known: BoolArray = np.logical_and.reduce(np.isfinite(found.value[metric]), axis=0)
+def _has_every_predictor(found: Estimates, metric: str, at: list[int]) -> BoolArray:
+    """Say at which horizons all predictors at some positions have an estimate: [H]."""
+    known: BoolArray = np.logical_and.reduce(np.isfinite(found.value[metric][at]), axis=0)
     return known
 
 
-def _add_totals(sums: MacroSums, sample: OutcomeSample, found: Estimates, enters: BoolArray) -> None:
+def _add_totals(sums: MacroSums, sample: OutcomeSample, found: Estimates, enters: BoolArray, at: list[int]) -> None:
     """Add n AJ(h) and n mean risk: their influences are n times those of the risks, and the risk for being there."""
     n = sample.row.size
     for side, metric in enumerate((OBSERVED_RISK, PREDICTED_RISK)):
-        risk = np.where(enters, found.value[metric], 0.0)
+        risk = np.where(enters, found.value[metric][at], 0.0)
         sums.total[side] += n * risk
-        sums.total_influence[side] += np.where(enters[:, None], n * found.influence[metric], 0.0)
+        sums.total_influence[side] += np.where(enters[:, None], n * found.influence[metric][at], 0.0)
         sums.total_influence[side][..., sample.row] += risk[..., None]
 
 
@@ -139,6 +140,7 @@ def macro_rows(sums: MacroSums, names: Names, cluster: IntArray | None, subgroup
 
     Empty where no outcome entered. The pooled ratio is Σ_k n_k AJ_k(h) / Σ_k Σ_i risk_ki(h).
     """
+    names = names.of_whole()
     counts = Counts(sums.entered.sum(axis=1), sums.n_cases)
     blocks, differences = [], []
     first, second = ([pair[position] for pair in names.pairs()] for position in (0, 1))

@@ -52,6 +52,15 @@ class Names:
     predictors: tuple[str, ...]
     landmark: str
     horizons: FloatArray  # [H]
+    partial: frozenset[str] = frozenset()  # predictors of some outcomes alone: they are in no mean over outcomes
+
+    def at_whole(self) -> list[int]:
+        """Return the positions of the predictors that are asked for every outcome."""
+        return [place for place, predictor in enumerate(self.predictors) if predictor not in self.partial]
+
+    def of_whole(self) -> "Names":
+        """Return the names of those predictors alone."""
+        return Names(tuple(self.predictors[place] for place in self.at_whole()), self.landmark, self.horizons)
 
     def pairs(self) -> list[tuple[int, int]]:
         """Return the predictors that are compared, where both are there."""

@@ -18,6 +18,7 @@ from data_schemas.results import (
     COX,
     DIFFERENCE_SUFFIX,
     E50,
+    GRADIENT_BOOSTING,
     ICI,
     INFLUENCE,
     MACRO_MEAN,
@@ -218,6 +219,15 @@ def test_a_predictor_that_does_not_know_an_outcome_keeps_no_other_from_being_jud
     assert estimates.null_count() == estimates.len()
     macro = found.metrics.filter((Metrics.outcome.col == MACRO_MEAN) & (Metrics.metric.col == OUTCOMES_AVERAGED))
     assert macro[Metrics.estimate.name].max() == 1  # a mean is over the outcomes that every predictor has
+
+
+def test_a_predictor_of_some_outcomes_alone_is_in_no_mean_and_changes_none() -> None:
+    of_some = {**PREDICTORS, GRADIENT_BOOSTING: PREDICTORS[COX].filter(Risks.outcome.col == "often")}
+    found = evaluate_risks(OUTCOMES, of_some, "entry", HORIZONS, partial_predictors=[GRADIENT_BOOSTING])
+    plain = evaluate_risks(OUTCOMES, PREDICTORS, "entry", HORIZONS)
+    summed_up = Metrics.outcome.col.is_in([MACRO_MEAN, POOLED])
+    assert_frame_equal(found.metrics.filter(summed_up), plain.metrics.filter(summed_up))
+    assert estimate(found.metrics, GRADIENT_BOOSTING, "often", AUC) == estimate(plain.metrics, COX, "often", AUC)
 
 
 def test_calibration_groups_show_nothing_small(result: EvaluationResult) -> None:
