@@ -20,5 +20,6 @@ def central_std(value: pl.Expr) -> pl.Expr:
 
 
 def _central(value: pl.Expr) -> pl.Expr:
+    """Return the central values, sorted: threads gather the rows of a group in any order, and sums differ with it."""
     low, high = (value.quantile(q) for q in _CENTRAL_QUANTILES)
-    return value.filter(value.is_between(low, high))
+    return value.filter(value.is_between(low, high)).sort()
